@@ -1,0 +1,1 @@
+"""SFT and RL with a Python tool on Ray, Megatron-core and vLLM."""

@@ -1,0 +1,1 @@
+"""From raw tool-use files to token-exact training data."""

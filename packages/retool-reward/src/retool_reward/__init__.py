@@ -1,0 +1,1 @@
+"""Grade a math answer and shape the reward."""

@@ -1,0 +1,1 @@
+"""Token-exact multi-turn tool rollouts."""

@@ -1,0 +1,1 @@
+"""Run one untrusted Python program and say how it ended."""
