@@ -1,0 +1,33 @@
+"""The command line: `uv run apps/trainer COMMAND`; without a command it runs the quickstart."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+# Command -> (module with `configure(parser)` and `run(args) -> int`, one line of help). The modules
+# are light; what is heavy (torch, ray) is imported inside their `run`.
+_COMMANDS = {
+    "run": ("retool_trainer.commands.run", "train: prepare, SFT, evaluate, RL, export, summary"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in {"-h", "--help"}):
+        arguments = ["run", *arguments]
+    parser = argparse.ArgumentParser(
+        prog="uv run apps/trainer",
+        description="Take a language model from SFT to RL with a Python tool. "
+        "Without a command: run the quickstart, a tiny model that learns to use Python on this CPU.",
+        epilog="`uv run apps/trainer COMMAND --help` explains a command.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (module_name, line) in _COMMANDS.items():
+        sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
+        importlib.import_module(module_name).configure(sub)
+    args = parser.parse_args(arguments)
+    return importlib.import_module(_COMMANDS[args.command][0]).run(args)

@@ -1,0 +1,350 @@
+"""Every key of a run's configuration, its meaning, its unit and its default."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Section(BaseModel):
+    """A part of the configuration: frozen, and a key it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class ModelShape(Section):
+    """A dense decoder made from random weights, for runs that start from nothing."""
+
+    architecture: Literal["qwen3", "qwen2", "llama"] = "qwen3"
+    hidden_size: PositiveInt = 128
+    num_layers: PositiveInt = 4
+    num_heads: PositiveInt = 4
+    num_kv_heads: PositiveInt = 2
+    head_dim: PositiveInt = 32
+    mlp_size: PositiveInt = 384
+    rope_theta: Positive = 10_000.0
+    tied_embeddings: bool = True
+    max_positions: PositiveInt = 512
+
+
+class ModelConfig(Section):
+    """Where the first weights come from: a Hugging Face folder, or a shape filled at random."""
+
+    path: str | None = None
+    shape: ModelShape | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> ModelConfig:
+        if (self.path is None) == (self.shape is None):
+            raise ValueError(
+                "give exactly one of model.path (a Hugging Face folder) and model.shape"
+            )
+        return self
+
+
+class ArithmeticConfig(Section):
+    """The quickstart's problems and demonstrations, generated in the prepare stage."""
+
+    num_train_problems: PositiveInt = 4096
+    num_heldout_problems: PositiveInt = 256
+    heldout_seed: int = 20_261_201
+    """A seed of its own: no tuning has seen the problems that it draws."""
+    num_copy_rows: PositiveInt = 2048
+    num_clean_rows: PositiveInt = 2048
+    num_mixed_rows: PositiveInt = 2048
+
+
+class DataConfig(Section):
+    """Names for the data files that stages refer to."""
+
+    arithmetic: ArithmeticConfig | None = None
+    """Generates the sets copy, clean, mixed (demonstrations), train and heldout (problems)."""
+    sets: dict[str, str] = Field(default_factory=dict[str, str])
+    """Name -> file (JSONL or Parquet in any shape that retool-data recognises)."""
+
+
+class OptimizerConfig(Section):
+    """Optimizer and learning-rate schedule of one stage."""
+
+    name: Literal["adam", "muon"] = "adam"
+    """muon: Muon on hidden matrices, AdamW on embeddings, norms and the head."""
+    learning_rate: Positive = 1e-6
+    """Of AdamW."""
+    muon_learning_rate: Positive = 0.02
+    min_learning_rate_ratio: NonNegative = 1.0
+    """The schedule ends at this fraction of the learning rate."""
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Of all steps; used when warmup_steps is 0."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    epsilon: Positive = 1e-8
+    weight_decay: NonNegative = 0.0
+    clip_grad_norm: Positive = 1.0
+    cpu_offload: bool = False
+    """Keep the optimizer state in host memory (Megatron's precision-aware optimizer)."""
+
+
+class PolicyConfig(Section):
+    """The Megatron-core policy: its parallel layout and memory knobs."""
+
+    data_parallel: PositiveInt = 1
+    tensor_parallel: PositiveInt = 1
+    pipeline_parallel: PositiveInt = 1
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of forward and backward; master weights and optimizer state are always fp32."""
+    tokens_per_microbatch: PositiveInt = 16_384
+    """Padded tokens of one forward pass on one rank; a longer row is dropped and counted."""
+    recompute: bool = False
+    """Full activation recomputation, uniform, one layer at a time."""
+    distributed_optimizer: bool = False
+    num_threads: PositiveInt | None = None
+    """Torch threads of one rank on CPU; the default shares the cores among the ranks."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of policy ranks."""
+        return self.data_parallel * self.tensor_parallel * self.pipeline_parallel
+
+
+class EngineConfig(Section):
+    """What generates: the embedded torch engine, or vLLM servers."""
+
+    kind: Literal["embedded", "vllm"] = "embedded"
+    replicas: PositiveInt = 1
+    tensor_parallel: PositiveInt = 1
+    max_concurrency: PositiveInt = 128
+    """Sequences decoded at once (embedded: rows of the KV cache)."""
+    max_model_len: PositiveInt = 512
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    python: str | None = None
+    """vllm: the interpreter that has vLLM; null is this one. scripts/make_vllm_cpu.sh makes a CPU one."""
+    args: list[str] = Field(default_factory=list[str])
+    """vllm: further arguments of the server, as on its command line."""
+    env: dict[str, str] = Field(default_factory=dict[str, str])
+    memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.85
+    start_timeout_s: Positive = 600.0
+    sync: Literal["disk", "broadcast"] = "disk"
+    colocated: bool = False
+    """Policy and engine share devices; the engine sleeps while the policy trains."""
+    probe_tolerance: Positive = 1e-4
+    """Largest |logprob of engine - logprob of policy| on the probe after a sync."""
+
+
+class SandboxConfig(Section):
+    """The Python tool."""
+
+    tier: Literal["stdlib", "math", "science"] = "stdlib"
+    isolation: Literal["require", "best_effort", "none"] = "require"
+    concurrency: PositiveInt = 8
+    stateful: bool = False
+    """Variables persist over the calls of a trajectory."""
+    wall_time_s: Positive = 10.0
+    memory_mib: PositiveInt = 512
+    urls: list[str] = Field(default_factory=list[str])
+    """Addresses of running `retool-sandbox serve` services; empty runs programs on this machine."""
+
+
+class LimitsConfig(Section):
+    """Bounds of one trajectory."""
+
+    max_turns: PositiveInt = 16
+    max_calls: PositiveInt = 16
+    tokens_per_turn: PositiveInt = 2048
+    response_tokens: PositiveInt = 8192
+    context_tokens: PositiveInt = 16_384
+    observation_chars: PositiveInt = 4096
+    wall_time_s: Positive = 600.0
+
+
+class SftPhase(Section):
+    """A stretch of supervised training on one data set."""
+
+    data: str
+    """A name from data.sets (or one that prepare generates), or a file."""
+    steps: PositiveInt | None = None
+    epochs: Positive | None = None
+
+    @model_validator(mode="after")
+    def _one_length(self) -> SftPhase:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give exactly one of steps and epochs")
+        return self
+
+
+class SftConfig(Section):
+    """Supervised fine-tuning on trajectories."""
+
+    phases: list[SftPhase] = Field(min_length=1)
+    batch_size: PositiveInt = 32
+    max_tokens: PositiveInt = 9216
+    """Rows longer than this are dropped and counted, never cut."""
+    pack: bool = False
+    """Several rows in one sequence, where the platform's attention keeps them apart (not on CPU)."""
+    heldout_fraction: Annotated[float, Field(ge=0, lt=0.5)] = 0.02
+    checkpoint_every: PositiveInt = 60
+    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5)
+
+
+class KlConfig(Section):
+    """Distance to the reference model; at coefficient 0 the reference is not even loaded."""
+
+    coefficient: NonNegative = 0.0
+    estimator: Literal["k1", "k2", "low_var"] = "low_var"
+    where: Literal["loss", "reward"] = "loss"
+
+
+class CorrectionConfig(Section):
+    """Correction for the gap between the engine that sampled and the policy that trains."""
+
+    kind: Literal["none", "tis", "mis"] = "none"
+    """tis: the token ratio, truncated at `cap`. mis: tokens whose ratio leaves [1/cap, cap] are masked."""
+    cap: Annotated[float, Field(gt=1)] = 2.0
+
+
+class OverlongConfig(Section):
+    """DAPO's soft length penalty; 0 tokens turns it off."""
+
+    buffer_tokens: Annotated[int, Field(ge=0)] = 0
+    penalty: NonNegative = 1.0
+
+
+class RewardConfig(Section):
+    """How a graded trajectory becomes a number (retool-reward's presets)."""
+
+    preset: Literal["retool", "slime", "verl", "outcome", "success_gated"] = "retool"
+    truncated: Literal["grade", "zero", "mask"] = "grade"
+    overlong: OverlongConfig = OverlongConfig()
+    grader_workers: PositiveInt = 1
+    shuffle: bool = False
+    """Control run: rewards are permuted within a step, so that they carry no information."""
+
+
+class ScheduleConfig(Section):
+    """Who waits for whom: generation and training in turn, overlapped by a step, or free-running."""
+
+    kind: Literal["synchronous", "one_step_off", "async"] = "synchronous"
+    max_staleness: PositiveInt = 2
+    """async: a trajectory whose oldest token is this many updates behind is not trained on."""
+    partial_rollouts: bool = False
+    """async: a weight update interrupts trajectories, which continue from their tokens."""
+
+
+class RlConfig(Section):
+    """Reinforcement learning from the tool-using policy's own trajectories."""
+
+    problems: str
+    steps: PositiveInt = 40
+    prompts_per_step: PositiveInt = 16
+    samples_per_prompt: Annotated[int, Field(gt=1)] = 8
+    minibatches: PositiveInt = 1
+    temperature: Positive = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp"] = "grpo"
+    loss: Literal["clip", "gspo", "cispo"] = "clip"
+    clip_low: Positive = 0.2
+    clip_high: Positive = 0.28
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
+    aggregation: Literal["token_mean", "sequence_mean", "constant_length"] = "token_mean"
+    entropy_coefficient: NonNegative = 0.0
+    kl: KlConfig = KlConfig()
+    correction: CorrectionConfig = CorrectionConfig()
+    reward: RewardConfig = RewardConfig()
+    dynamic_sampling: bool = False
+    """DAPO: keep drawing until prompts_per_step groups have both right and wrong answers."""
+    max_extra_batches: PositiveInt = 4
+    """dynamic_sampling: at most this many further batches of prompts in one step."""
+    drop_flat_groups: bool = True
+    """Groups without spread in reward carry no signal and are left out of the loss."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    evaluate_every: Annotated[int, Field(ge=0)] = 0
+    checkpoint_every: PositiveInt = 10
+    optimizer: OptimizerConfig = OptimizerConfig()
+    start_from: str | None = None
+    """Skip SFT: the Hugging Face folder whose weights RL starts from."""
+
+
+class EvaluationSet(Section):
+    """One set of problems to measure on."""
+
+    name: str
+    data: str
+    samples: PositiveInt = 1
+    temperature: NonNegative = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    response_tokens: PositiveInt | None = None
+
+
+class EvaluationConfig(Section):
+    """What is measured before, between and after the stages."""
+
+    sets: list[EvaluationSet] = Field(default_factory=list[EvaluationSet])
+
+
+class CheckpointConfig(Section):
+    """How many checkpoints of a stage stay on disk."""
+
+    keep: PositiveInt = 2
+
+
+class RayConfig(Section):
+    """The cluster: null starts a local one that ends with the run."""
+
+    address: str | None = None
+    num_cpus: PositiveInt | None = None
+
+
+class TrackingConfig(Section):
+    """Where metrics go besides metrics.jsonl and the console."""
+
+    tensorboard: bool = False
+    wandb_project: str | None = None
+
+
+class RunConfig(Section):
+    """A whole run."""
+
+    name: str = "run"
+    seed: int = 0
+    platform: Literal["cpu", "cuda", "npu"] = "cpu"
+    devices_per_node: PositiveInt | None = None
+    nodes: PositiveInt = 1
+    stages: list[Literal["sft", "rl"]] = ["sft", "rl"]
+    dialect: Literal["hermes", "retool", "seed"] = "hermes"
+    system_prompt: str | None = None
+    offer_tools: bool = True
+    """Put the tool's specification into the prompt; a tiny model learns it from SFT instead."""
+    model: ModelConfig
+    data: DataConfig = DataConfig()
+    sft: SftConfig | None = None
+    rl: RlConfig | None = None
+    policy: PolicyConfig = PolicyConfig()
+    engine: EngineConfig = EngineConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+    limits: LimitsConfig = LimitsConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoints: CheckpointConfig = CheckpointConfig()
+    ray: RayConfig = RayConfig()
+    tracking: TrackingConfig = TrackingConfig()
+
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _engine_by_name(cls, value: Any) -> Any:
+        """`engine: vllm` is short for `engine: {kind: vllm}`."""
+        return {"kind": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _stages_are_described(self) -> RunConfig:
+        for stage in self.stages:
+            if getattr(self, stage) is None:
+                raise ValueError(f"stages names {stage!r}, but there is no section {stage!r}")
+        if self.stages == ["rl", "sft"]:
+            raise ValueError("stages must be in the order sft, rl")
+        if len(set(self.stages)) != len(self.stages):
+            raise ValueError(f"stages names a stage twice: {self.stages}")
+        return self
