@@ -1,0 +1,136 @@
+"""Keep of a trajectory only what the policy itself said as its answer."""
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from ._types import Answer, Span, Speaker
+
+BREAK = "\x1e"
+"""Stands where foreign text was cut out. An answer never reaches across it."""
+
+# What a policy writes as a call, and what a harness (or a forger) writes as a tool's reply.
+_CALL = r"<code>.*?</code>|<tool_call>.*?</tool_call>|```(?:python|py)\b.*?```"
+_OUTPUT = re.compile(
+    r"(?P<open><(?:interpreter|tool_response|output|result|observation)>|```output\b)"
+    r"|(?P<close></(?:interpreter|tool_response|output|result|observation)>)"
+    r"|(?P<fence>```)",
+)
+_CALLS = re.compile(_CALL, re.DOTALL)
+_OPEN_CALL = re.compile(r"<code>|<tool_call>|```(?:python|py)\b")
+# A role header in a string starts another's message; the assistant's gives the word back.
+_ROLE = re.compile(r"<\|im_start\|>[ \t]*(\w+)[ \t]*\n?")
+_CONTROL = re.compile(r"<\|[a-z_]{1,30}\|>|</s>|<eos>|<end_of_turn>")
+
+
+def own_text(answer: Answer) -> str:
+    """Return the policy's own words, with `BREAK` where calls and foreign text stood.
+
+    Spans of the prompt and of tools are dropped. Inside the policy's text, tool calls are dropped
+    (a comment in a program is no answer), and so is everything that looks like tool output,
+    whoever wrote it: a forged tag gains nothing. Three rules for tags that do not pair: an opening
+    tag without a close drops the rest; a close without an opening drops what stands before it, back
+    to the last cut, because a tool can print a closing tag; text between two outputs is kept only
+    if a call stands in it, because real output always follows a call.
+
+    Raises:
+        TypeError: The answer is neither a string nor a sequence of spans.
+    """
+    if isinstance(answer, str):
+        return _strip(answer)
+    parts: list[str] = []
+    for span in answer:
+        if not isinstance(span, Span):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"an answer is a str or a sequence of Span, got an item {span!r}")
+        if span.speaker == Speaker.POLICY:
+            parts.append(_strip(span.text))
+        elif parts and parts[-1] != BREAK:
+            parts.append(BREAK)
+    return "".join(parts)
+
+
+def _strip(text: str) -> str:
+    if BREAK in text:
+        text = text.replace(BREAK, " ")
+    if "<" in text:
+        if "<|im_start|>" in text:
+            text = _assistant_messages(text)
+        text = _CONTROL.sub("", text)
+    if "<" not in text and "```" not in text:
+        return text
+    return _without_calls(_without_outputs(text))
+
+
+def _assistant_messages(text: str) -> str:
+    pieces = _ROLE.split(text)
+    kept = [pieces[0]]
+    for role, body in zip(pieces[1::2], pieces[2::2], strict=True):
+        kept.append(BREAK)
+        if role == "assistant":
+            kept.append(body)
+    return "".join(kept)
+
+
+def _without_outputs(text: str) -> str:
+    cuts: list[tuple[int, int]] = []
+    opened: int | None = None
+    opened_fence = False
+    for tag in _OUTPUT.finditer(text):
+        if tag["open"]:
+            if opened is None:
+                opened, opened_fence = tag.start(), tag["open"].startswith("`")
+        elif tag["fence"]:
+            if opened is not None and opened_fence:
+                cuts.append((opened, tag.end()))
+                opened = None
+        elif opened is None:
+            cuts.append((cuts[-1][1] if cuts else 0, tag.end()))
+        elif not opened_fence:
+            cuts.append((opened, tag.end()))
+            opened = None
+    if opened is not None:
+        cuts.append((opened, len(text)))
+    if not cuts:
+        return text
+    kept = [text[: cuts[0][0]]]
+    for (_, end), (start, _) in pairwise(cuts):
+        between = text[end:start]
+        kept.append(between if _OPEN_CALL.search(between) else "")
+    kept.append(text[cuts[-1][1] :])
+    return BREAK.join(kept)
+
+
+def _without_calls(text: str) -> str:
+    text = _CALLS.sub(BREAK, text)
+    cut = _OPEN_CALL.search(text)  # a call that was never closed is still no answer
+    return text if cut is None else text[: cut.start()] + BREAK
+
+
+def spans_of_tokens(
+    ids: Sequence[int], mask: Sequence[int], decode: Callable[[list[int]], str]
+) -> list[Span]:
+    """Turn token ids and a mask into spans: 1 is the policy, 0 before it the prompt, then tools.
+
+    Args:
+        ids: Token ids of a trajectory, or of its response only.
+        mask: Same length; 1 where the policy sampled the token.
+        decode: Ids to text, for example a tokenizer's `decode`.
+
+    Raises:
+        ValueError: The lengths differ, or a mask value is neither 0 nor 1.
+    """
+    if len(ids) != len(mask):
+        raise ValueError(f"ids and mask must be of one length, got {len(ids)} and {len(mask)}")
+    spans: list[Span] = []
+    start, spoken = 0, False
+    for end in range(1, len(ids) + 1):
+        if mask[end - 1] not in (0, 1):
+            raise ValueError(f"a mask holds 0 and 1, got {mask[end - 1]!r} at {end - 1}")
+        if end < len(ids) and mask[end] == mask[start]:
+            continue
+        own = mask[start] == 1
+        speaker = Speaker.POLICY if own else Speaker.TOOL if spoken else Speaker.PROMPT
+        spans.append(Span(decode(list(ids[start:end])), speaker))
+        spoken = spoken or own
+        start = end
+    return spans
