@@ -1,0 +1,352 @@
+"""The records that travel: a problem, and a trajectory that says who wrote each segment."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+
+from ._gold import GoldKind, gold_kind
+
+
+class Record(BaseModel):
+    """Base of every record: frozen, and a misspelt field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def to_json(value: object) -> str:
+    """Spell a value as JSON the way a chat template does: `, ` and `: `, and no escaped unicode."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _json_text(value: object) -> object:
+    return value if isinstance(value, str) else to_json(value)
+
+
+JsonText = Annotated[str, BeforeValidator(_json_text)]
+"""JSON kept as text: Arrow would pad a struct's missing keys with null and refuse mixed types."""
+
+
+class Provenance(Record):
+    """Where a row came from and what was done to it since."""
+
+    source: str = ""
+    """File name, or Hugging Face id@revision."""
+    row: int = 0
+    """Line of a JSONL file or row of a table, counted from 1; 0 means not read from a file."""
+    shape: str = ""
+    """The recognised shape, for example `retool_raw`."""
+    extra: JsonText = "{}"
+    """JSON object of the columns that no field holds."""
+    steps: tuple[str, ...] = ()
+    """One entry per change, oldest first, for example `repair:2`."""
+
+
+class ToolCall(Record):
+    """One call that the policy wrote."""
+
+    name: str
+    arguments: JsonText = "{}"
+    """JSON text; a mapping is accepted and written as JSON."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Parse the arguments.
+
+        Raises:
+            ValueError: The arguments are not a JSON object.
+        """
+        value: object = json.loads(self.arguments)
+        if not isinstance(value, dict):
+            raise ValueError(
+                f"arguments of {self.name!r} must be a JSON object, got {self.arguments[:80]!r}"
+            )
+        return cast("dict[str, Any]", value)
+
+    @property
+    def code(self) -> str:
+        """The program of a code call: its `code` argument.
+
+        Raises:
+            ValueError: The arguments are not a JSON object with a string `code`.
+        """
+        code: object = self.as_dict().get("code")
+        if not isinstance(code, str):
+            raise ValueError(
+                f"arguments of {self.name!r} have no string `code`: {self.arguments!r}"
+            )
+        return code
+
+
+class ReplayStatus(StrEnum):
+    """How a recorded tool output compares with running the call again."""
+
+    UNCHECKED = "unchecked"
+    EXACT = "exact"
+    NUMERIC_CLOSE = "numeric_close"  # floats differ by rounding noise only
+    SAME_ERROR = "same_error"  # the same exception, another traceback text
+    MISMATCH = "mismatch"
+    STATE_DEPENDENT = "state_dependent"  # equal only with the other choice of state
+    NONDETERMINISTIC = "nondeterministic"  # two replays disagree
+    TIMEOUT = "timeout"
+    REFUSED = "refused"
+    UNRECORDED = "unrecorded"  # the row holds no output of this call
+
+
+class ToolResult(Record):
+    """What a call returned: as recorded, and as replayed."""
+
+    recorded: str
+    replayed: str | None = None
+    status: ReplayStatus = ReplayStatus.UNCHECKED
+    shown: Literal["recorded", "replayed"] = "recorded"
+    """Which of the two the model is trained to read."""
+
+    @model_validator(mode="after")
+    def _shown_exists(self) -> Self:
+        if self.shown == "replayed" and self.replayed is None:
+            raise ValueError("shown='replayed' needs a replayed text; run `validate` first")
+        return self
+
+    @property
+    def text(self) -> str:
+        """The output the model sees."""
+        return self.recorded if self.shown == "recorded" else cast("str", self.replayed)
+
+
+class Kind(StrEnum):
+    """What a segment is."""
+
+    TEXT = "text"
+    CALL = "call"
+    RESULT = "result"
+    ANSWER = "answer"  # the final answer, where the source marks it
+
+
+class Speaker(StrEnum):
+    """Who wrote a segment. Only the policy's own words are trained on."""
+
+    POLICY = "policy"
+    TOOL = "tool"
+    OTHER = "other"  # a model's words that must not be trained on, for example a failed first try
+
+
+class Segment(Record):
+    """A stretch of a trajectory by one speaker.
+
+    `before` and `after` are the characters that the source's dialect put around the body, so that
+    `before + body + after` of all segments joined is the source text, byte for byte.
+    """
+
+    kind: Kind
+    speaker: Speaker
+    text: str = ""
+    """Body of a TEXT or ANSWER segment."""
+    call: ToolCall | None = None
+    result: ToolResult | None = None
+    before: str = ""
+    after: str = ""
+
+    @model_validator(mode="after")
+    def _one_body(self) -> Self:
+        if (self.kind is Kind.CALL) != (self.call is not None):
+            raise ValueError(f"a {self.kind} segment and `call` do not go together")
+        if (self.kind is Kind.RESULT) != (self.result is not None):
+            raise ValueError(f"a {self.kind} segment and `result` do not go together")
+        if (self.kind is Kind.RESULT) != (self.speaker is Speaker.TOOL):
+            raise ValueError(f"a {self.kind} segment cannot be spoken by {self.speaker}")
+        return self
+
+    @classmethod
+    def of_text(cls, text: str, *, speaker: Speaker = Speaker.POLICY, **frame: str) -> Self:
+        """Make a TEXT segment."""
+        return cls(kind=Kind.TEXT, speaker=speaker, text=text, **frame)  # pyright: ignore[reportArgumentType]
+
+    @classmethod
+    def of_answer(cls, text: str, **frame: str) -> Self:
+        """Make an ANSWER segment."""
+        return cls(kind=Kind.ANSWER, speaker=Speaker.POLICY, text=text, **frame)  # pyright: ignore[reportArgumentType]
+
+    @classmethod
+    def of_call(
+        cls,
+        name: str,
+        arguments: str | Mapping[str, Any],
+        *,
+        speaker: Speaker = Speaker.POLICY,
+        **frame: str,
+    ) -> Self:
+        """Make a CALL segment."""
+        call = ToolCall(name=name, arguments=_text_of(arguments))
+        return cls(kind=Kind.CALL, speaker=speaker, call=call, **frame)  # pyright: ignore[reportArgumentType]
+
+    @classmethod
+    def of_result(cls, recorded: str, **frame: str) -> Self:
+        """Make a RESULT segment."""
+        result = ToolResult(recorded=recorded)
+        return cls(kind=Kind.RESULT, speaker=Speaker.TOOL, result=result, **frame)  # pyright: ignore[reportArgumentType]
+
+
+def _text_of(arguments: str | Mapping[str, Any]) -> str:
+    return arguments if isinstance(arguments, str) else to_json(dict(arguments))
+
+
+class Message(Record):
+    """An earlier message of a conversation; part of the prompt, never trained on."""
+
+    role: str
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+class Problem(Record):
+    """A question with its known answer.
+
+    The user's message is `prefix + statement + suffix`, exactly as it stood in the source.
+    """
+
+    problem_id: str
+    statement: str
+    prefix: str = ""
+    suffix: str = ""
+    system: str | None = None
+    history: tuple[Message, ...] = ()
+    """Messages between the system prompt and the last user message."""
+    gold: str | None = None
+    gold_type: Literal["str", "int", "float"] = "str"
+    """JSON type in the source: `204` and `"204"` are one gold, written back as they were."""
+    duplicate_of: str | None = None
+    """problem_id of the kept row that says the same, set by `dedupe`."""
+    contaminated_by: tuple[str, ...] = ()
+    """problem_ids of benchmark problems found inside, set by `decontaminate`."""
+    provenance: Provenance = Provenance()
+
+    @property
+    def gold_kind(self) -> GoldKind:
+        """What sort of answer the gold is."""
+        return gold_kind(self.gold)
+
+    @property
+    def prompt(self) -> str:
+        """The user's message."""
+        return self.prefix + self.statement + self.suffix
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The prompt as chat messages: system, history, user."""
+        out: list[dict[str, Any]] = []
+        if self.system is not None:
+            out.append({"role": "system", "content": self.system})
+        for message in self.history:
+            entry: dict[str, Any] = {"role": message.role, "content": message.content}
+            if message.tool_calls:
+                entry["tool_calls"] = [
+                    {
+                        "type": "function",
+                        "function": {"name": call.name, "arguments": call.as_dict()},
+                    }
+                    for call in message.tool_calls
+                ]
+            out.append(entry)
+        out.append({"role": "user", "content": self.prompt})
+        return out
+
+
+class Turn(Record):
+    """One generation of the policy and the results of its calls."""
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[str, ...] = ()
+    """What the model saw after the calls, in order; empty after the last turn."""
+    trained: bool = True
+
+
+class Trajectory(Record):
+    """A problem and the segments that follow its prompt."""
+
+    problem: Problem
+    segments: tuple[Segment, ...]
+    tools: JsonText = "[]"
+    """JSON list of OpenAI tool specs; a list is accepted and written as JSON."""
+    dialect: str = ""
+    """Whose framing `before` and `after` are: `retool`, `hermes`, `tora`, `messages`, or none."""
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where the row came from."""
+        return self.problem.provenance
+
+    @property
+    def tool_specs(self) -> list[dict[str, Any]]:
+        """The tool specs, parsed."""
+        return cast("list[dict[str, Any]]", json.loads(self.tools))
+
+    @classmethod
+    def from_turns(
+        cls,
+        problem: Problem,
+        turns: Iterable[Turn],
+        *,
+        tools: str | Sequence[Mapping[str, Any]] = "[]",
+    ) -> Self:
+        """Build a trajectory from whole turns.
+
+        Args:
+            problem: What was asked.
+            turns: In order; every turn but the last has one result per call.
+            tools: Tool specs, as a list or as JSON text.
+        """
+        segments: list[Segment] = []
+        for turn in turns:
+            speaker = Speaker.POLICY if turn.trained else Speaker.OTHER
+            if turn.text:
+                segments.append(Segment.of_text(turn.text, speaker=speaker))
+            segments += [Segment(kind=Kind.CALL, speaker=speaker, call=call) for call in turn.calls]
+            segments += [Segment.of_result(text) for text in turn.results]
+        spelled = tools if isinstance(tools, str) else to_json([dict(spec) for spec in tools])
+        return cls(problem=problem, segments=tuple(segments), tools=spelled)
+
+    def turns(self, *, answer_tags: bool = False) -> list[Turn]:
+        """Group the segments into turns.
+
+        Args:
+            answer_tags: Write an ANSWER segment as `<answer>...</answer>`, as ReTool does.
+
+        Raises:
+            ValueError: Prose follows a call before its result, a result has no call, or one turn
+                mixes words that are trained on with words that are not.
+        """
+        out: list[Turn] = []
+        text, calls, results = "", list[ToolCall](), list[str]()
+        speakers = set[Speaker]()
+
+        def close() -> None:
+            if len(speakers) > 1:
+                raise ValueError(f"turn {len(out) + 1} mixes speakers {sorted(speakers)}")
+            trained = Speaker.OTHER not in speakers
+            out.append(Turn(text=text, calls=tuple(calls), results=tuple(results), trained=trained))
+
+        for segment in self.segments:
+            if segment.kind is Kind.RESULT:
+                if len(results) == len(calls):
+                    raise ValueError(f"turn {len(out) + 1} has a result without a call")
+                results.append(cast("ToolResult", segment.result).text)
+                continue
+            if results:
+                close()
+                text, calls, results, speakers = "", [], [], set[Speaker]()
+            speakers.add(segment.speaker)
+            if segment.kind is Kind.CALL:
+                calls.append(cast("ToolCall", segment.call))
+                continue
+            if calls:
+                raise ValueError(f"turn {len(out) + 1} has text after a call and before its result")
+            body = segment.text
+            if segment.kind is Kind.ANSWER and answer_tags:
+                body = f"<answer>\n{body}\n</answer>"
+            text = f"{text}\n\n{body}" if text else body
+        if text or calls:
+            close()
+        return out
