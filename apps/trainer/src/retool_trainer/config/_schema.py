@@ -299,6 +299,53 @@ class RayConfig(Section):
     num_cpus: PositiveInt | None = None
 
 
+class PortsConfig(Section):
+    """Ports on a cluster, where firewalls and neighbours matter; `plan` refuses a clash."""
+
+    ray: PositiveInt = 6379
+    dashboard: PositiveInt = 8265
+    policy: PositiveInt | None = None
+    """Rendezvous of the policy's process group; null takes a free one."""
+    engine: PositiveInt | None = None
+    """Of the first vLLM server, the next ones follow; null takes free ones."""
+    weights: PositiveInt | None = None
+    """Rendezvous of weight broadcast; null takes a free one."""
+    hccl_host: Annotated[str, Field(pattern=r"^\d+-\d+$")] = "60000-60050"
+    """npu: a range, because the one default port is shared by all services of a host."""
+    hccl_device: Annotated[str, Field(pattern=r"^\d+-\d+$")] = "61000-61050"
+
+
+class HardwareConfig(Section):
+    """What one node offers: `plan` counts against it, `doctor` compares it with what is there.
+
+    The two rates are assumptions, for the wall time that `plan` estimates; replace them by what
+    the first steps of a run print.
+    """
+
+    device: str = "cpu"
+    """For people: "Atlas A2 (910B, 64 GiB)"."""
+    device_memory_gib: Positive | None = None
+    host_memory_gib: Positive | None = None
+    disk_gib: Positive | None = None
+    """Free space for the run folder."""
+    train_tflops: Positive | None = None
+    """Sustained by one device in training, so peak x utilisation."""
+    decode_tokens_per_s: Positive | None = None
+    """Of one engine replica at full concurrency."""
+
+
+class FetchItem(Section):
+    """A repository of the Hugging Face hub, and the folder that it goes to."""
+
+    repo: str
+    kind: Literal["model", "dataset"] = "model"
+    revision: str = "main"
+    """A commit; `fetch` prints the one it resolved, so that it can be pinned."""
+    folder: str
+    include: list[str] = Field(default_factory=list[str])
+    """Patterns of the files wanted; empty takes all."""
+
+
 class TrackingConfig(Section):
     """Where metrics go besides metrics.jsonl and the console."""
 
@@ -330,6 +377,10 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
     ray: RayConfig = RayConfig()
+    ports: PortsConfig = PortsConfig()
+    hardware: HardwareConfig = HardwareConfig()
+    fetch: list[FetchItem] = Field(default_factory=list[FetchItem])
+    """What `fetch` downloads before a run."""
     tracking: TrackingConfig = TrackingConfig()
 
     @field_validator("engine", mode="before")

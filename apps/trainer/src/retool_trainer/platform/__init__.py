@@ -1,0 +1,14 @@
+"""What differs between CPU, CUDA and Ascend NPU, behind one object; nothing else asks which it is."""
+
+from ._base import Platform, PlatformError, Probe, Role, Setting, VllmLaunch
+from ._registry import get_platform
+
+__all__ = [
+    "Platform",
+    "PlatformError",
+    "Probe",
+    "Role",
+    "Setting",
+    "VllmLaunch",
+    "get_platform",
+]

@@ -1,0 +1,88 @@
+"""The CPU: gloo, one process per rank, vLLM from an environment of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from retool_trainer.config import EngineConfig, RunConfig
+from ._base import Platform, Probe, Role, Setting
+
+
+class CpuPlatform(Platform):
+    """Cores. Megatron's adaptation to them is part of `retool_trainer.policy`."""
+
+    name = "cpu"
+    device_type = "cpu"
+    collective_backend = "gloo"
+    ray_resource = "CPU"
+    visible_devices_variable = None
+    vendor_modules = ()
+    weight_transfer_backend = "gloo"
+    packs_sequences = False  # Megatron's own attention refuses packed sequences
+    vllm_release = (0, 32)
+
+    def probe(self, root: Path = Path("/")) -> Probe:
+        """The cores that this process may use."""
+        del root
+        cores = len(os.sched_getaffinity(0))
+        return Probe(num_devices=cores, detail=f"{cores} cores in this process's affinity mask")
+
+    def device(self, local_index: int = 0) -> str:
+        """Always `cpu`."""
+        del local_index
+        return "cpu"
+
+    def use_device(self, local_index: int = 0) -> None:
+        """Nothing to choose."""
+        del local_index
+
+    def environment(self, role: Role, config: RunConfig) -> tuple[Setting, ...]:
+        """vLLM's CPU knobs; the other roles need nothing."""
+        if role != "engine":
+            return ()
+        return (
+            *self._engine_settings(),
+            Setting(
+                name="VLLM_CPU_KVCACHE_SPACE",
+                value=str(_kv_cache_gib(config.engine)),
+                reason="GiB of host memory for the KV cache; the default takes what the run needs",
+            ),
+            Setting(
+                name="VLLM_CPU_OMP_THREADS_BIND",
+                value="nobind",
+                reason="binding to cores fights with the policy's ranks for the same ones",
+            ),
+        )
+
+    def ray_options(self, devices: float = 1) -> dict[str, Any]:
+        """Cores are Ray's own resource."""
+        return {"num_cpus": devices}
+
+    def ray_bundle(self, devices: int = 1) -> dict[str, float]:
+        """Only cores."""
+        return {"CPU": float(devices)}
+
+    def ray_start_arguments(self, devices: int) -> list[str]:
+        """Cores."""
+        return ["--num-cpus", str(devices), "--num-gpus", "0"]
+
+    def vllm_arguments(self, engine: EngineConfig) -> list[str]:
+        """No graphs: compiling costs minutes and the CPU gains nothing at these sizes."""
+        del engine
+        return ["--enforce-eager"]
+
+    def weight_transfer_arguments(self) -> Sequence[str]:
+        """vLLM has no gloo backend; the extension registers ours when a worker imports it."""
+        return (
+            "--worker-extension-cls",
+            "retool_trainer.weights.vllm_extension.GlooWorkerExtension",
+        )
+
+
+def _kv_cache_gib(engine: EngineConfig) -> int:
+    # 1 GiB holds 32 sequences of 512 tokens of a laptop model many times over; a longer context
+    # gets one more for each 64 Ki tokens that may be in flight.
+    return 1 + engine.max_concurrency * engine.max_model_len // (64 * 1024 * 4)
