@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from retool_trainer.config import EngineConfig, RunConfig
+
 from ._base import Platform, Probe, Role, Setting
 
 
@@ -75,11 +76,8 @@ class CpuPlatform(Platform):
         return ["--enforce-eager"]
 
     def weight_transfer_arguments(self) -> Sequence[str]:
-        """vLLM has no gloo backend; the extension registers ours when a worker imports it."""
-        return (
-            "--worker-extension-cls",
-            "retool_trainer.weights.vllm_extension.GlooWorkerExtension",
-        )
+        """vLLM has no gloo backend; this module registers ours when a worker imports it."""
+        return ("--worker-extension-cls", "retool_engine_weights.WeightsExtension")
 
 
 def _kv_cache_gib(engine: EngineConfig) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from retool_trainer.config import RunConfig
+
 from ._base import Platform, Probe, Role, Setting
 
 

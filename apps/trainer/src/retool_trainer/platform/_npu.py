@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from retool_trainer.config import PolicyConfig, RunConfig
+
 from ._base import Platform, PlatformError, Probe, Role, Setting
 
 _ALLOCATOR = "PYTORCH_NPU_ALLOC_CONF"
