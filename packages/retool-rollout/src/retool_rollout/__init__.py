@@ -1,1 +1,53 @@
 """Token-exact multi-turn tool rollouts."""
+
+from ._dialect import Dialect, make_dialect
+from ._engine import (
+    ContextOverflowError,
+    Engine,
+    EngineConfigError,
+    EngineError,
+    FinishReason,
+    Generation,
+    Sampling,
+)
+from ._groups import Group, rollout_groups
+from ._limits import Limits
+from ._loop import Problem, rollout
+from ._scripted import Latency, ScriptedEngine
+from ._tokenizer import Tokenizer
+from ._tools import NoTools, Reply, ToolExecutor, ToolReply, ToolSession
+from ._trajectory import CallRecord, Status, StopReason, Trajectory, TurnRecord
+from ._turn import MalformedCall, ToolCallRequest, Turn
+
+__all__ = [
+    "CallRecord",
+    "ContextOverflowError",
+    "Dialect",
+    "Engine",
+    "EngineConfigError",
+    "EngineError",
+    "FinishReason",
+    "Generation",
+    "Group",
+    "Latency",
+    "Limits",
+    "MalformedCall",
+    "NoTools",
+    "Problem",
+    "Reply",
+    "Sampling",
+    "ScriptedEngine",
+    "Status",
+    "StopReason",
+    "Tokenizer",
+    "ToolCallRequest",
+    "ToolExecutor",
+    "ToolReply",
+    "ToolSession",
+    "Trajectory",
+    "Turn",
+    "TurnRecord",
+    "make_dialect",
+    "rollout",
+    "rollout_groups",
+]

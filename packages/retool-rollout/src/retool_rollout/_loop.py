@@ -1,0 +1,492 @@
+"""The multi-turn loop: from a problem to a trajectory."""
+
+import asyncio
+import logging
+import math
+import time
+import zlib
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from ._dialect import Dialect
+from ._engine import (
+    ContextOverflowError,
+    Engine,
+    EngineConfigError,
+    EngineError,
+    FinishReason,
+    Generation,
+    Sampling,
+)
+from ._errors import first_error
+from ._limits import Limits, cut_text
+from ._tools import BAD_CALL, NOT_RUN, NoTools, ToolExecutor, ToolSession
+from ._trajectory import CallRecord, Status, StopReason, Trajectory, TurnRecord
+from ._turn import MalformedCall, ToolCallRequest, Turn
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RELEASE_TIMEOUT_S = 5.0
+
+
+class Problem(Protocol):
+    """What the loop needs of a problem."""
+
+    @property
+    def problem_id(self) -> str:
+        """Names the problem in trajectories and logs."""
+        ...
+
+    @property
+    def messages(self) -> Sequence[Mapping[str, Any]]:
+        """The conversation so far: `{"role": ..., "content": ...}` each."""
+        ...
+
+
+class _End(Exception):  # noqa: N818 - a way out of the loop, not an error
+    """The trajectory is over."""
+
+    def __init__(self, status: Status, reason: StopReason, error: str | None = None) -> None:
+        super().__init__(reason)
+        self.status, self.reason, self.error = status, reason, error
+
+
+async def rollout(
+    problem: Problem,
+    *,
+    engine: Engine,
+    tools: ToolExecutor | None,
+    dialect: Dialect,
+    limits: Limits,
+    sampling: Sampling,
+    stateful: bool = False,
+    resume: Trajectory | None = None,
+    interrupt: asyncio.Event | None = None,
+    session_id: str | None = None,
+) -> Trajectory:
+    """Let the policy think and call tools until it answers or a limit ends it.
+
+    Args:
+        problem: Its messages become the prompt.
+        engine: Samples.
+        tools: Executes calls. None: the policy has no tools.
+        dialect: The format; its stop strings and ids are added to those of `sampling`.
+        limits: Ceilings.
+        sampling: Parameters of every turn. `max_tokens` is lowered to what the limits leave; a seed
+            is varied by turn.
+        stateful: Run the calls of the trajectory in one session, in order, instead of each alone.
+        resume: An aborted trajectory to go on from: its tokens, logprobs and weight versions stay
+            as they are.
+            With `stateful`, its calls are executed again first, because the session's variables are
+            gone.
+        interrupt: When set, the trajectory ends as aborted at once; a generation in flight is
+            cancelled.
+        session_id: Passed to the engine. None: made from the problem.
+
+    Returns:
+        The trajectory. An engine or tool machinery that failed gives an aborted one, never a made-
+        up observation.
+
+    Raises:
+        EngineConfigError: The engine can never work as configured.
+        ValueError: `resume` is no aborted trajectory.
+    """
+    if resume is not None and resume.status is not Status.ABORTED:
+        raise ValueError(
+            f"only an aborted trajectory can be resumed, this one is {resume.status.value!r}"
+        )
+    run = _Run(
+        problem=problem,
+        engine=engine,
+        tools=tools if tools is not None else NoTools(),
+        dialect=dialect,
+        limits=limits,
+        sampling=sampling,
+        stateful=stateful,
+        interrupt=interrupt,
+        session_id=session_id or f"{problem.problem_id}-{time.monotonic_ns()}",
+    )
+    if resume is not None:
+        run.load(resume)
+    return await run.finish()
+
+
+class _Run:
+    """The state of one rollout. Tokens enter through `_append` only: four lists, one length."""
+
+    def __init__(
+        self,
+        *,
+        problem: Problem,
+        engine: Engine,
+        tools: ToolExecutor,
+        dialect: Dialect,
+        limits: Limits,
+        sampling: Sampling,
+        stateful: bool,
+        interrupt: asyncio.Event | None,
+        session_id: str,
+    ) -> None:
+        self.problem, self.engine, self.tools, self.dialect = problem, engine, tools, dialect
+        self.limits, self.stateful, self.interrupt, self.session_id = (
+            limits,
+            stateful,
+            interrupt,
+            session_id,
+        )
+        self.sampling = replace(
+            sampling,
+            stop=tuple(dict.fromkeys((*sampling.stop, *dialect.stop))),
+            stop_token_ids=tuple(
+                dict.fromkeys((*sampling.stop_token_ids, *dialect.stop_token_ids))
+            ),
+        )
+        self.ids: list[int] = []
+        self.mask: list[int] = []
+        self.logprobs: list[float] = []
+        self.versions: list[int | None] = []
+        self.prompt_length = 0
+        self.turns: list[TurnRecord] = []
+        self.answer: str | None = None
+        self.earlier_s = 0.0
+        self.resumed = False
+        self.started_s = time.monotonic()
+
+    def load(self, trajectory: Trajectory) -> None:
+        """Start from an interrupted trajectory."""
+        self.ids, self.mask = list(trajectory.ids), list(trajectory.mask)
+        self.logprobs, self.versions = list(trajectory.logprobs), list(trajectory.weight_versions)
+        self.prompt_length, self.turns = trajectory.prompt_length, list(trajectory.turns)
+        self.earlier_s = trajectory.wall_time_s
+        self.resumed = bool(trajectory.ids)
+
+    async def finish(self) -> Trajectory:
+        """Run to the end and freeze."""
+        status, reason, error = Status.ABORTED, StopReason.INTERRUPTED, None
+        clock = asyncio.timeout(max(0.0, self.limits.wall_time_s - self.earlier_s))
+        try:
+            async with clock:
+                await self._unless_interrupted(self._turns())
+        except _End as end:
+            status, reason, error = end.status, end.reason, end.error
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            status, reason = Status.TRUNCATED, StopReason.TIME_LIMIT
+        finally:
+            await self._release()
+        if error is not None:
+            logger.warning(
+                "problem %s: %s (%s): %s",
+                self.problem.problem_id,
+                status.value,
+                reason.value,
+                error,
+            )
+        return Trajectory(
+            problem_id=self.problem.problem_id,
+            ids=tuple(self.ids),
+            mask=tuple(self.mask),
+            logprobs=tuple(self.logprobs),
+            weight_versions=tuple(self.versions),
+            prompt_length=self.prompt_length,
+            turns=tuple(self.turns),
+            status=status,
+            stop_reason=reason,
+            answer=self.answer,
+            error=error,
+            wall_time_s=self.earlier_s + time.monotonic() - self.started_s,
+        )
+
+    async def _turns(self) -> None:
+        if not self.ids:
+            self._prompt()
+        async with self._tool_session() as session:
+            if self.resumed and self.stateful:
+                await self._replay(session)
+            while True:
+                turn = self._pending_turn() or await self._sample_turn()
+                if turn.ends:
+                    self.answer = turn.answer
+                    reason = StopReason.NO_CALL if turn.answer is None else StopReason.ANSWERED
+                    raise _End(Status.COMPLETED, reason)
+                await self._observe(session, turn)
+
+    def _prompt(self) -> None:
+        specs = self.dialect.tool_specs
+        ids = self.dialect.prompt_ids(
+            self.problem.messages, self.tools.specs if specs is None else specs
+        )
+        self.prompt_length = len(ids)
+        self._append(ids, mask=0)
+        if len(ids) >= self.limits.context_tokens:
+            error = f"the prompt has {len(ids)} tokens and the context {self.limits.context_tokens}"
+            raise _End(Status.FAILED, StopReason.PROMPT_TOO_LONG, error)
+
+    def _tool_session(self) -> AbstractAsyncContextManager[ToolSession]:
+        return self.tools.session() if self.stateful else nullcontext(self.tools)
+
+    def _pending_turn(self) -> Turn | None:
+        """The last turn, if a resumed trajectory was interrupted before its tools had run."""
+        if (
+            self.turns
+            and self.turns[-1].complete
+            and self.turns[-1].observation_end == self.turns[-1].end
+        ):
+            return self.dialect.parse(self.turns[-1].text)
+        return None
+
+    async def _sample_turn(self) -> Turn:
+        """Sample until the policy ends its turn."""
+        open_turn = self.turns.pop() if self.turns and not self.turns[-1].complete else None
+        start = open_turn.start if open_turn else len(self.ids)
+        before_s = open_turn.generate_s if open_turn else 0.0
+        began_s = time.monotonic()
+        finish: FinishReason | None = None
+        try:
+            room, reason = self._room(start)
+            seed = self.sampling.seed
+            sampling = replace(
+                self.sampling,
+                max_tokens=room,
+                seed=None
+                if seed is None
+                else zlib.crc32(f"{seed} {len(self.turns)} {len(self.ids)}".encode()),
+            )
+            generation = self._checked(await self._generate(sampling), room)
+            self._append(generation.ids, 1, generation.logprobs, generation.weight_version)
+            finish = generation.finish
+        finally:
+            # An interrupted turn keeps what it had, so that it can be resumed.
+            if finish is not None or open_turn is not None:
+                self.turns.append(
+                    TurnRecord(
+                        text=self.dialect.turn_text(self.ids[start:]),
+                        start=start,
+                        end=len(self.ids),
+                        observation_end=len(self.ids),
+                        complete=finish is FinishReason.STOP,
+                        generate_s=before_s + time.monotonic() - began_s,
+                    )
+                )
+        if finish is FinishReason.ABORT:
+            raise _End(Status.ABORTED, StopReason.INTERRUPTED)
+        if finish is FinishReason.LENGTH:
+            self.answer = self.dialect.parse(self.turns[-1].text).answer
+            raise _End(Status.TRUNCATED, reason)
+        return self.dialect.parse(self.turns[-1].text)
+
+    def _room(self, start: int) -> tuple[int, StopReason]:
+        """How many tokens this turn may still sample, and which limit says so."""
+        used = len(self.ids)
+        if start == used and len(self.turns) >= self.limits.turns:
+            raise _End(Status.TRUNCATED, StopReason.MAX_TURNS)
+        turn_tokens = min(
+            self.sampling.max_tokens, self.limits.turn_tokens or self.sampling.max_tokens
+        )
+        room, reason = min(
+            (self.limits.context_tokens - used, StopReason.CONTEXT_LENGTH),
+            (self.limits.response_tokens - (used - self.prompt_length), StopReason.RESPONSE_LENGTH),
+            (turn_tokens - (used - start), StopReason.TURN_LENGTH),
+            key=lambda pair: pair[0],
+        )
+        if room < 1:
+            raise _End(Status.TRUNCATED, reason)
+        return room, reason
+
+    async def _generate(self, sampling: Sampling) -> Generation:
+        try:
+            return await self.engine.generate(self.ids, sampling, session_id=self.session_id)
+        except EngineConfigError:
+            raise
+        except ContextOverflowError as error:
+            raise _End(Status.TRUNCATED, StopReason.CONTEXT_LENGTH, str(error)) from error
+        except EngineError as error:
+            raise _End(Status.ABORTED, StopReason.ENGINE_ERROR, str(error)) from error
+
+    def _checked(self, generation: Generation, room: int) -> Generation:
+        """Refuse unusable logprobs; drop what was sampled past the stop or the budget."""
+        ids, logprobs = generation.ids, generation.logprobs
+        if len(ids) != len(logprobs):
+            error = f"{len(ids)} tokens came with {len(logprobs)} logprobs"
+            raise _End(Status.ABORTED, StopReason.BAD_LOGPROBS, error)
+        if not all(map(math.isfinite, logprobs)):
+            raise _End(Status.ABORTED, StopReason.BAD_LOGPROBS, "a logprob is not a finite number")
+        if not ids and generation.finish is not FinishReason.ABORT:
+            raise _End(
+                Status.ABORTED,
+                StopReason.ENGINE_ERROR,
+                "the engine ended a turn without a single token",
+            )
+        finish, end = generation.finish, len(ids)
+        # Speculative decoding can return tokens past the stop (vllm#47616).
+        for stop_id in self.sampling.stop_token_ids:
+            if stop_id in ids[: end - 1]:
+                finish, end = FinishReason.STOP, ids.index(stop_id) + 1
+        if self.sampling.stop and finish is FinishReason.STOP:
+            end = self._end_at_stop_string(ids[:end])
+        if end > room:
+            finish, end = FinishReason.LENGTH, room
+        return replace(generation, ids=ids[:end], logprobs=logprobs[:end], finish=finish)
+
+    def _end_at_stop_string(self, ids: Sequence[int]) -> int:
+        """The shortest prefix that contains a stop string; all of it if none does."""
+
+        def contains_stop(length: int) -> bool:
+            text = self.dialect.tokenizer.decode(ids[:length])
+            return any(stop in text for stop in self.sampling.stop)
+
+        low, high = 0, len(ids)
+        if not contains_stop(high - 1):
+            return high
+        while high - low > 1:
+            middle = (low + high) // 2
+            if contains_stop(middle):
+                high = middle
+            else:
+                low = middle
+        return high
+
+    async def _observe(self, session: ToolSession, turn: Turn) -> None:
+        """Run the calls of the last turn and append what the policy reads next."""
+        answered = sum(len(record.calls) for record in self.turns)
+        if answered >= self.limits.calls:
+            raise _End(Status.TRUNCATED, StopReason.MAX_CALLS)
+        if len(self.turns) >= self.limits.turns:
+            raise _End(Status.TRUNCATED, StopReason.MAX_TURNS)
+        began_s = time.monotonic()
+        records = await self._execute(session, turn.calls, self.limits.calls - answered)
+        tool_s = time.monotonic() - began_s
+        ids = (
+            self.dialect.observation_ids([record.text for record in records])
+            if records
+            else self.dialect.nudge_ids()
+        )
+        room, reason = min(
+            (self.limits.context_tokens - len(self.ids), StopReason.CONTEXT_LENGTH),
+            (
+                self.limits.response_tokens - (len(self.ids) - self.prompt_length),
+                StopReason.RESPONSE_LENGTH,
+            ),
+            key=lambda pair: pair[0],
+        )
+        self._append(ids[:room], mask=0)
+        self.turns[-1] = replace(
+            self.turns[-1], calls=tuple(records), tool_s=tool_s, observation_end=len(self.ids)
+        )
+        if len(ids) >= room:  # cut, or nothing left to answer with
+            raise _End(Status.TRUNCATED, reason)
+
+    async def _execute(
+        self, session: ToolSession, calls: Sequence[ToolCallRequest | MalformedCall], budget: int
+    ) -> list[CallRecord]:
+        allowed = min(budget, self.limits.parallel_calls)
+        try:
+            if self.stateful:
+                return [
+                    await self._call(session, call, i < allowed) for i, call in enumerate(calls)
+                ]
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._call(session, call, i < allowed))
+                    for i, call in enumerate(calls)
+                ]
+            return [task.result() for task in tasks]
+        except _End:
+            raise
+        except BaseExceptionGroup as errors:
+            raise first_error(errors) from errors
+
+    async def _call(
+        self, session: ToolSession, call: ToolCallRequest | MalformedCall, allowed: bool
+    ) -> CallRecord:
+        name, arguments = "", dict[str, Any]()
+        if isinstance(call, ToolCallRequest):
+            name, arguments = call.name, dict(call.arguments)
+        if not allowed:
+            most = f"{self.limits.parallel_calls} calls per turn and {self.limits.calls} in all"
+            text = f"Error: this call was not executed: at most {most}."
+            return CallRecord(
+                name=name,
+                arguments=arguments,
+                outcome=NOT_RUN,
+                ok=False,
+                text=text,
+                wall_time_s=0.0,
+            )
+        if isinstance(call, MalformedCall):
+            text = self._cut(self.dialect.hint(call))
+            return CallRecord(
+                name="", arguments={}, outcome=BAD_CALL, ok=False, text=text, wall_time_s=0.0
+            )
+        try:
+            reply = await session.execute(name, arguments)
+        except Exception as error:  # law 4: whatever failed, it is no tool output
+            raise _End(
+                Status.ABORTED, StopReason.TOOL_ERROR, f"{name}: {type(error).__name__}: {error}"
+            ) from error
+        return CallRecord(
+            name=name,
+            arguments=arguments,
+            outcome=reply.outcome,
+            ok=reply.ok,
+            text=self._cut(reply.text),
+            wall_time_s=reply.wall_time_s,
+        )
+
+    async def _replay(self, session: ToolSession) -> None:
+        """Bring a new session to where the interrupted one stood."""
+        for record in self.turns:
+            for call in record.calls:
+                if call.outcome not in (BAD_CALL, NOT_RUN):
+                    await self._call(
+                        session, ToolCallRequest(name=call.name, arguments=call.arguments), True
+                    )
+
+    def _cut(self, text: str) -> str:
+        return cut_text(text, self.limits.observation_chars, self.limits.observation_cut)
+
+    def _append(
+        self,
+        ids: Sequence[int],
+        mask: int,
+        logprobs: Sequence[float] | None = None,
+        version: int | None = None,
+    ) -> None:
+        self.ids += ids
+        self.mask += [mask] * len(ids)
+        self.logprobs += logprobs if logprobs is not None else [0.0] * len(ids)
+        self.versions += [version] * len(ids)
+
+    async def _unless_interrupted(self, work: Coroutine[Any, Any, None]) -> None:
+        if self.interrupt is None:
+            await work
+            return
+        task = asyncio.ensure_future(work)
+        alarm = asyncio.ensure_future(self.interrupt.wait())
+        try:
+            await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            unfinished = [waiting for waiting in (task, alarm) if not waiting.done()]
+            for waiting in unfinished:
+                waiting.cancel()
+            if unfinished:
+                await asyncio.wait(unfinished)
+        if task.cancelled():
+            raise _End(Status.ABORTED, StopReason.INTERRUPTED)
+        task.result()
+
+    async def _release(self) -> None:
+        release = getattr(self.engine, "release", None)
+        if release is None:
+            return
+        try:
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                await release(self.session_id)
+        except (EngineError, TimeoutError) as error:
+            # The trajectory is whole; the engine drops the session by itself sooner or later.
+            logger.warning("engine did not release session %s: %r", self.session_id, error)

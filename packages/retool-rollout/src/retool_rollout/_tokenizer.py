@@ -1,0 +1,178 @@
+"""Turn text into ids so that only the renderer, never content, can produce a control token."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from tokenizers import Tokenizer as _FastTokenizer
+
+Piece = tuple[str, bool]
+"""(text, is_control). Added tokens become ids in a control piece; elsewhere they stay text."""
+
+
+class Tokenizer:
+    """A `tokenizer.json` without its added tokens, and the added tokens beside it.
+
+    The inner tokenizer has never heard of `<|im_end|>`, so tool output, a problem or a model's code
+    that spells it is
+    encoded as the ordinary characters it consists of. Control ids come only from `encode_pieces`
+    and `control_id`.
+    """
+
+    def __init__(self, definition: str, *, chat_template: str | None = None) -> None:
+        document = cast("dict[str, Any]", json.loads(definition))
+        added = cast("list[dict[str, Any]]", document.get("added_tokens") or [])
+        self._id_of: dict[str, int] = {str(token["content"]): int(token["id"]) for token in added}
+        self._text_of: dict[int, str] = {token_id: text for text, token_id in self._id_of.items()}
+        self._strips_right = frozenset(
+            str(token["content"]) for token in added if token.get("rstrip")
+        )
+        self._strips_left = frozenset(
+            str(token["content"]) for token in added if token.get("lstrip")
+        )
+        # Longest first: `<think>` must not hide `<think>x`, should a tokenizer have both.
+        alternatives = "|".join(
+            re.escape(text) for text in sorted(self._id_of, key=len, reverse=True)
+        )
+        self._control = re.compile(f"({alternatives})") if alternatives else None
+        document["added_tokens"] = []
+        document["post_processor"] = None
+        document["truncation"] = document["padding"] = None
+        _remove_from_model(document["model"], set(self._id_of))
+        self._plain = _FastTokenizer.from_str(json.dumps(document))
+        self._added_ids = frozenset(self._text_of)
+        self._vocab_size = max([self._plain.get_vocab_size() - 1, *self._added_ids]) + 1
+        self.chat_template = chat_template
+        self.sha256 = hashlib.sha256(definition.encode()).hexdigest()
+
+    @classmethod
+    def load(cls, source: str | Path) -> "Tokenizer":
+        """Load from a model's folder (chat template included), a `tokenizer.json`, or its text.
+
+        Raises:
+            FileNotFoundError: There is no such file, or the folder has no `tokenizer.json`.
+        """
+        if isinstance(source, str) and source.lstrip().startswith("{"):
+            return cls(source)
+        path = Path(source)
+        if not path.is_dir():
+            return cls(path.read_text(encoding="utf-8"))
+        file = path / "tokenizer.json"
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"{path} has no tokenizer.json; give the folder of a fast tokenizer"
+            )
+        return cls(file.read_text(encoding="utf-8"), chat_template=_chat_template_of(path))
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+        return self._vocab_size
+
+    @property
+    def controls(self) -> dict[str, int]:
+        """Every added token and its id."""
+        return dict(self._id_of)
+
+    def control_id(self, token: str) -> int:
+        """The id of an added token.
+
+        Raises:
+            KeyError: The tokenizer has no such added token.
+        """
+        try:
+            return self._id_of[token]
+        except KeyError:
+            raise KeyError(
+                f"{token!r} is no added token of this tokenizer; it has {sorted(self._id_of)}"
+            ) from None
+
+    def encode_text(self, text: str) -> list[int]:
+        """Encode content: whatever it spells, no added token comes out."""
+        if not text:
+            return []
+        # A lone surrogate (a tool may print one) cannot be UTF-8; it becomes "?" instead
+        # of an exception.
+        clean = text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+        return self._plain.encode(clean, add_special_tokens=False).ids
+
+    def encode_pieces(self, pieces: Iterable[Piece]) -> list[int]:
+        """Encode a rendering; neighbouring text is encoded together, as a template's output is."""
+        ids: list[int] = []
+        pending: list[str] = []
+
+        def flush() -> None:
+            if pending:
+                ids.extend(self.encode_text("".join(pending)))
+                pending.clear()
+
+        for text, is_control in pieces:
+            if not is_control or self._control is None:
+                pending.append(text)
+                continue
+            # With one capturing group, split() alternates text, token, text, ...
+            parts = self._control.split(text)
+            for i, part in enumerate(parts):
+                if i % 2 == 1:
+                    flush()
+                    ids.append(self._id_of[part])
+                elif part:
+                    if i > 0 and parts[i - 1] in self._strips_right:
+                        part = part.lstrip()
+                    if i + 1 < len(parts) and parts[i + 1] in self._strips_left:
+                        part = part.rstrip()
+                    pending.append(part)
+        flush()
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Decode everything, control tokens included."""
+        if self._added_ids.isdisjoint(ids):
+            return self._plain.decode(list(ids), skip_special_tokens=False)
+        parts: list[str] = []
+        run: list[int] = []
+        for token_id in ids:
+            text = self._text_of.get(token_id)
+            if text is None:
+                run.append(token_id)
+                continue
+            if run:
+                parts.append(self._plain.decode(run, skip_special_tokens=False))
+                run = []
+            parts.append(text)
+        if run:
+            parts.append(self._plain.decode(run, skip_special_tokens=False))
+        return "".join(parts)
+
+
+def _remove_from_model(model: dict[str, Any], texts: set[str]) -> None:
+    """Take the added tokens out of a BPE vocabulary, so that no merge can spell one."""
+    vocab = model.get("vocab")
+    if not isinstance(vocab, dict):
+        return
+    entries = cast("dict[str, int]", vocab)
+    if texts.isdisjoint(entries):
+        return
+    model["vocab"] = {text: token_id for text, token_id in entries.items() if text not in texts}
+    merges = cast("list[str | list[str]]", model.get("merges") or [])
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    model["merges"] = [
+        pair for pair in pairs if "".join(pair) not in texts and texts.isdisjoint(pair)
+    ]
+
+
+def _chat_template_of(folder: Path) -> str | None:
+    template = folder / "chat_template.jinja"
+    if template.is_file():
+        return template.read_text(encoding="utf-8")
+    config = folder / "tokenizer_config.json"
+    if not config.is_file():
+        return None
+    value: Any = json.loads(config.read_text(encoding="utf-8")).get("chat_template")
+    if isinstance(value, list):  # the older form: [{"name": "default", "template": "..."}, ...]
+        named = cast("list[dict[str, str]]", value)
+        value = next((entry["template"] for entry in named if entry["name"] == "default"), None)
+    return value if isinstance(value, str) else None
