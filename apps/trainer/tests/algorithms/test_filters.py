@@ -1,10 +1,9 @@
-"""Group filters and the overlong penalty."""
+"""Group filters."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retool_trainer.algorithms import grpo, has_mixed_accuracy, has_spread, overlong_penalty
+from retool_trainer.algorithms import grpo, has_mixed_accuracy, has_spread
 
 
 def test_a_group_has_spread_when_its_graded_rewards_differ() -> None:
@@ -32,21 +31,3 @@ def test_dynamic_sampling_looks_at_accuracy_and_not_at_the_bonus() -> None:
 def test_a_group_without_spread_gets_only_zeros(batch: list) -> None:
     for spread, row in zip(has_spread(batch), grpo(batch), strict=True):
         assert spread == any(row)
-
-
-def test_overlong_penalty_by_hand() -> None:
-    # Limit 100, buffer 20: free to 80, half the penalty at 90, all of it at 100 and beyond.
-    got = [
-        overlong_penalty(n, max_tokens=100, buffer_tokens=20, penalty=0.5)
-        for n in (0, 80, 90, 100, 120)
-    ]
-    assert got == [0.0, 0.0, -0.25, -0.5, -0.5]
-
-
-def test_no_buffer_is_no_penalty() -> None:
-    assert overlong_penalty(1000, max_tokens=100, buffer_tokens=0) == 0.0
-
-
-def test_a_buffer_wider_than_the_limit_is_refused() -> None:
-    with pytest.raises(ValueError, match="buffer_tokens"):
-        overlong_penalty(1, max_tokens=100, buffer_tokens=101)

@@ -13,7 +13,6 @@ from ._correction import correction_weights
 from ._filters import has_mixed_accuracy, has_spread
 from ._kl import kl_reward, token_kl
 from ._losses import PolicyLoss, TokenLoss, cispo_loss, clip_loss, gspo_loss, make_token_loss
-from ._overlong import overlong_penalty
 
 __all__ = [
     "ADVANTAGES",
@@ -29,7 +28,6 @@ __all__ = [
     "has_spread",
     "kl_reward",
     "make_token_loss",
-    "overlong_penalty",
     "reinforce_pp",
     "reinforce_pp_baseline",
     "rloo",
