@@ -1,0 +1,233 @@
+"""Run user code in the child: compile, execute, show the last value, report how it ended.
+
+Everything here runs next to hostile code and is believed by nobody: the zygote takes from the report
+only what the program itself could print. Names of globals are plain on purpose: a program that walks
+the frames finds nothing but this file.
+"""
+
+import ast
+import builtins
+import io
+import json
+import linecache
+import os
+import random
+import struct
+import sys
+import traceback
+import types
+from typing import Any
+
+REPORT = struct.Struct(">iBII")  # exit code, flags, bytes of value, bytes of traceback
+HAS_VALUE, HAS_TRACEBACK = 1, 2
+_SIZE = struct.Struct(">I")
+
+
+def read_exactly(fd: int, size: int) -> bytes:
+    """Read size bytes; empty when the other end is gone."""
+    parts: list[bytes] = []
+    while size:
+        part = os.read(fd, min(size, 1 << 20))
+        if not part:
+            return b""
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def read_request(fd: int) -> tuple[dict[str, Any], list[bytes]] | None:
+    size_bytes = read_exactly(fd, 4)
+    if not size_bytes:
+        return None
+    body = read_exactly(fd, _SIZE.unpack(size_bytes)[0])
+    (head_size,) = _SIZE.unpack_from(body)
+    head = json.loads(body[4 : 4 + head_size])
+    blobs: list[bytes] = []
+    start = 4 + head_size
+    for size in head.get("blobs", ()):
+        blobs.append(body[start : start + size])
+        start += size
+    return head, blobs
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _open_streams() -> None:
+    # Unbuffered, as `python -u`: what was printed before a kill is already in the pipe.
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(
+        io.BufferedReader(io.FileIO(0, "rb", closefd=False)), encoding="utf-8", errors="replace"
+    )
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        stream = io.TextIOWrapper(
+            io.FileIO(fd, "wb", closefd=False),  # type: ignore[arg-type]
+            encoding="utf-8",
+            errors="backslashreplace",
+            write_through=True,
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def reseed(seed: int | None) -> None:
+    """Give this child its own random numbers: a fork inherits the parent's generators."""
+    random.seed(seed)
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed(None if seed is None else seed % 2**32)
+
+
+def _place_files(names: list[str], blobs: list[bytes]) -> None:
+    for name, blob in zip(names, blobs, strict=True):
+        folder = os.path.dirname(name)
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+        with open(name, "wb") as file:
+            file.write(blob)
+
+
+def _place_stdin(data: bytes) -> None:
+    if not data:
+        return
+    name = ".stdin"
+    with open(name, "wb") as file:
+        file.write(data)
+    fd = os.open(name, os.O_RDONLY)
+    os.unlink(name)
+    os.dup2(fd, 0)
+    os.close(fd)
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(
+        io.BufferedReader(io.FileIO(0, "rb", closefd=False)), encoding="utf-8", errors="replace"
+    )
+
+
+def _is_user_file(name: str) -> bool:
+    return name.startswith("<code") or (not name.startswith(("<", "/")) and os.path.exists(name))
+
+
+def _keep_user_frames(exception: traceback.TracebackException, seen: set[int]) -> None:
+    if id(exception) in seen:
+        return
+    seen.add(id(exception))
+    exception.stack = traceback.StackSummary.from_list(
+        [frame for frame in exception.stack if _is_user_file(frame.filename)]
+    )
+    for other in (exception.__cause__, exception.__context__, *(exception.exceptions or ())):
+        if other is not None:
+            _keep_user_frames(other, seen)
+
+
+def _format(error: BaseException) -> str:
+    try:
+        summary = traceback.TracebackException.from_exception(error, compact=True)
+        _keep_user_frames(summary, set())
+        return "".join(summary.format())
+    except BaseException as failure:  # noqa: BLE001  (the exception's own class is user code)
+        return f"{type(error).__name__}\n(its text could not be made: {type(failure).__name__})\n"
+
+
+def _show(value: object) -> str | None:
+    if value is None:
+        return None
+    text = repr(value)
+    builtins._ = value  # type: ignore[attr-defined]  # as a REPL does
+    sys.stdout.write(text + "\n")
+    return text
+
+
+def _execute(source: bytes, name: str, namespace: dict[str, Any]) -> str | None:
+    text = source.decode("utf-8", "surrogatepass")
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    tree = ast.parse(text, name)
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, ast.Expr):
+        exec(compile(tree, name, "exec", dont_inherit=True), namespace)
+        return None
+    tree.body.pop()
+    exec(compile(tree, name, "exec", dont_inherit=True), namespace)
+    expression = ast.Expression(last.value)
+    return _show(eval(compile(expression, name, "eval", dont_inherit=True), namespace))
+
+
+def _exit_code(stop: SystemExit) -> int:
+    code = stop.code
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    sys.stderr.write(f"{code}\n")
+    return 1
+
+
+def _run(source: bytes, name: str, namespace: dict[str, Any]) -> tuple[int, str | None, str | None]:
+    value: str | None = None
+    trace: str | None = None
+    code = 0
+    try:
+        value = _execute(source, name, namespace)
+    except SystemExit as stop:
+        code = _exit_code(stop)
+    except BaseException as error:  # noqa: BLE001  (whatever the program raised is its result)
+        code = 1
+        trace = _format(error)
+    try:
+        if trace is not None:
+            sys.stderr.write(trace)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except Exception:  # noqa: BLE001, S110  (the program closed or replaced its own streams)
+        pass
+    return code, value, trace
+
+
+def _cut(text: str | None, limit: int) -> bytes:
+    if text is None:
+        return b""
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) <= limit:
+        return data
+    half = limit // 2
+    return data[:half] + b"\n[...]\n" + data[-half:]
+
+
+def main(link: int, session: bool) -> None:
+    """Serve one request, or every turn of a session, then leave the process."""
+    _open_streams()
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    namespace = module.__dict__
+    namespace["__builtins__"] = builtins
+    sys.argv = ["main.py"]
+    turn = 0
+    while True:
+        request = read_request(link)
+        if request is None:
+            os._exit(0)
+        head, blobs = request
+        turn += 1
+        if head.get("seed") is not None:
+            reseed(head["seed"])
+        code, value, trace = 1, None, None
+        try:
+            _place_files(head.get("files", []), blobs[2:])
+            _place_stdin(blobs[1])
+        except OSError as error:
+            trace = f"OSError: the files of the run do not fit into the scratch: {error.strerror}\n"
+            sys.stderr.write(trace)
+        else:
+            name = f"<code-{turn}>" if session else "<code>"
+            code, value, trace = _run(blobs[0], name, namespace)
+        del request, head, blobs
+        value_bytes, trace_bytes = _cut(value, 1 << 16), _cut(trace, 1 << 16)
+        flags = (value is not None) * HAS_VALUE + (trace is not None) * HAS_TRACEBACK
+        body = REPORT.pack(code, flags, len(value_bytes), len(trace_bytes))
+        body += value_bytes + trace_bytes
+        try:
+            _write_all(link, _SIZE.pack(len(body)) + body)
+        except OSError:
+            os._exit(code)
+        if not session:
+            os._exit(code)

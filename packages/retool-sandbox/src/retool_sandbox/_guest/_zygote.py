@@ -1,0 +1,517 @@
+"""The zygote: libraries loaded once, one fork per run, and the supervision of every fork.
+
+One thread, one epoll, one heap of deadlines. It lives outside the caller's process on purpose: a
+trainer whose event loop is busy for a second still gets its programs killed on time.
+"""
+
+import contextlib
+import heapq
+import os
+import resource
+import select
+import signal
+import struct
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from .._frames import FrameReader, pack
+from . import _kernel as kernel
+from ._capture import Capture
+from ._cgroups import NoSlots, Slots
+from ._program import HAS_TRACEBACK, HAS_VALUE, REPORT
+from ._rungs import Jail
+
+FLOOD_FACTOR = 16  # a program may write 16 times what is kept before it is killed
+TICK_S = 0.01  # pipes are emptied this often; a wake-up per print would cost more than the print
+MAX_REPORT_BYTES = 1 << 18
+EXIT_GRACE_S = 0.05  # between the report and the exit of the process
+_SIZE = struct.Struct(">I")
+
+
+class InChild(BaseException):  # noqa: N818
+    """Unwinds the stack of the zygote in a fresh child, so that a program finds none of it."""
+
+    def __init__(self, setup: "Setup") -> None:
+        self.setup = setup
+
+
+@dataclass(slots=True)
+class Setup:
+    """What a fresh child needs to become a jailed program."""
+
+    jail: Jail
+    link: int
+    session: bool
+    profile: dict[str, Any]
+    cgroup_fds: list[int]
+
+
+@dataclass(slots=True)
+class Child:
+    """One forked process and what we know about it."""
+
+    pid: int
+    init_pid: int
+    link: int
+    out: int
+    err: int
+    profile_key: str
+    slot: Any
+    init_stack: Any
+    session: bool = False
+    job: "Job | None" = None
+    reader: FrameReader = field(default_factory=lambda: FrameReader(MAX_REPORT_BYTES))
+    ended: bool = False
+    link_open: bool = True
+
+
+@dataclass(slots=True)
+class Job:
+    """One run or one turn of a session."""
+
+    job_id: int
+    limits: dict[str, Any]
+    started: float
+    cpu_before: float
+    stdout: Capture
+    stderr: Capture
+    fresh: bool = True
+    verdict: str | None = None
+    detail: str | None = None
+    report: bytes | None = None
+    cpu_limit: float = 0.0
+
+
+class Zygote:
+    """Serves requests on the control descriptor until it closes."""
+
+    def __init__(self, fd: int, jail: Jail, slots: Slots | NoSlots, config: dict[str, Any]) -> None:
+        self._fd = fd
+        self._jail = jail
+        self._slots = slots
+        self._num_spares = int(config["spares"])
+        self._default_profile = config["profile"]
+        self._default_key = profile_key(config["profile"])
+        self._reader = FrameReader()
+        self._epoll = select.epoll()
+        self._children: dict[int, Child] = {}
+        self._by_link: dict[int, Child] = {}
+        self._by_job: dict[int, Child] = {}
+        self._sessions: dict[int, Child] = {}
+        self._spares: list[Child] = []
+        self._init_pids: set[int] = set()
+        self._stacks: list[Any] = []
+        self._deadlines: list[tuple[float, int, str]] = []
+        self._out = bytearray()
+        self._next_tick = 0.0
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wake_read = wake_read
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        os.set_blocking(fd, False)
+        self._epoll.register(fd, select.EPOLLIN)
+        self._epoll.register(wake_read, select.EPOLLIN)
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Run until the control descriptor closes. In a child this raises InChild."""
+        self._send({"op": "ready", "level": self._jail.level, "facts": self._jail.facts})
+        self._refill()
+        while True:
+            for fd, _ in self._epoll.poll(self._timeout()):
+                if fd == self._fd:
+                    if not self._on_control():
+                        return
+                elif fd == self._wake_read:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._wake_read, 4096)
+                    self._reap()
+                elif fd in self._by_link:
+                    self._on_link(self._by_link[fd])
+            self._on_time()
+            self._refill()
+
+    def _timeout(self) -> float:
+        now = time.monotonic()
+        wait = 3600.0
+        if self._deadlines:
+            wait = self._deadlines[0][0] - now
+        if self._by_job:
+            wait = min(wait, self._next_tick - now)
+        return max(0.0, wait)
+
+    def _on_control(self) -> bool:
+        while True:
+            try:
+                data = os.read(self._fd, 1 << 18)
+            except BlockingIOError:
+                return True
+            except ConnectionResetError:
+                return False
+            if not data:
+                return False
+            for body in self._reader.feed(data):
+                self._on_request(body)
+            if len(data) < 1 << 18:
+                return True
+
+    def _send(self, head: dict[str, Any], blobs: tuple[bytes, ...] = ()) -> None:
+        self._out += pack(head, blobs)
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._out:
+            try:
+                sent = os.write(self._fd, self._out)
+            except BlockingIOError:
+                # The caller is busy. Wait for it, but not longer than the next deadline.
+                select.select([], [self._fd], [], 0.05)
+                self._on_time()
+                continue
+            except OSError:
+                self._out.clear()  # the caller is gone; the loop reads the end of file next
+                return
+            del self._out[:sent]
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def _on_request(self, body: bytes) -> None:
+        (head_size,) = _SIZE.unpack_from(body)
+        import json
+
+        head = json.loads(body[4 : 4 + head_size])
+        op = head["op"]
+        if op == "run":
+            self._start(head, body)
+        elif op == "cancel":
+            child = self._by_job.get(head["id"])
+            if child is not None and child.job is not None:
+                child.job.verdict = child.job.verdict or "cancelled"
+                self._kill(child)
+        elif op == "end_session":
+            child = self._sessions.pop(head["session"], None)
+            if child is not None:
+                self._kill(child)
+        elif op == "stats":
+            self._send(
+                {
+                    "op": "stats",
+                    "id": head["id"],
+                    "children": len(self._children),
+                    "spares": [child.pid for child in self._spares],
+                    "sessions": len(self._sessions),
+                }
+            )
+
+    def _start(self, head: dict[str, Any], body: bytes) -> None:
+        session = head.get("session")
+        limits = head["limits"]
+        child = self._sessions.get(session) if session is not None else None
+        fresh = child is None
+        if child is None:
+            try:
+                child = self._take(head["profile"], session is not None)
+            except OSError as error:
+                self._send(
+                    {"op": "result", "id": head["id"], "outcome": "broken", "detail": str(error)}
+                )
+                return
+            if session is not None:
+                self._sessions[session] = child
+        now = time.monotonic()
+        keep = limits["output_kib"] * 1024
+        job = Job(head["id"], limits, now, self._cpu_time(child), Capture(keep), Capture(keep), fresh)
+        job.cpu_limit = limits["cpu_time_s"] or limits["wall_time_s"]
+        child.job = job
+        self._by_job[job.job_id] = child
+        self._jail.limit_process(child.pid, limits, fresh=fresh)
+        self._slots.limit(child.slot, limits)
+        heapq.heappush(self._deadlines, (now + limits["wall_time_s"], job.job_id, "wall"))
+        if job.cpu_limit < limits["wall_time_s"]:
+            heapq.heappush(self._deadlines, (now + job.cpu_limit, job.job_id, "cpu"))
+        self._next_tick = min(self._next_tick, now + TICK_S) if self._next_tick > now else now + TICK_S
+        try:
+            self._forward(child, body)
+        except OSError:
+            pass  # it died meanwhile; the reaper says how
+
+    def _forward(self, child: Child, body: bytes) -> None:
+        os.set_blocking(child.link, True)
+        # The child reads at once: it has nothing else to do. The time-out guards against one that
+        # was stopped.
+        data = memoryview(_SIZE.pack(len(body)) + body)
+        try:
+            while data:
+                data = data[os.write(child.link, data) :]
+        finally:
+            os.set_blocking(child.link, False)
+
+    def _take(self, profile: dict[str, Any], session: bool) -> Child:
+        key = profile_key(profile)
+        if not session and key == self._default_key:
+            while self._spares:
+                child = self._spares.pop()
+                if not child.ended:
+                    return child
+        return self._fork(profile, key, session)
+
+    # -- children ------------------------------------------------------------------------------
+
+    def _refill(self) -> None:
+        # One at a time: a request that arrives meanwhile waits for one fork, not for eight.
+        if len(self._spares) < self._num_spares:
+            self._spares.append(self._fork(self._default_profile, self._default_key, False))
+            if len(self._spares) < self._num_spares:
+                heapq.heappush(self._deadlines, (time.monotonic(), 0, "refill"))
+
+    def _fork(self, profile: dict[str, Any], key: str, session: bool) -> Child:
+        link, child_link = socket_pair()
+        out, child_out = os.pipe2(os.O_CLOEXEC)
+        err, child_err = os.pipe2(os.O_CLOEXEC)
+        slot = self._slots.take()
+        init_pid, stack = self._jail.new_pid_namespace(self._stacks)
+        pid = os.fork()
+        if pid == 0:
+            os.dup2(child_out, 1)
+            os.dup2(child_err, 2)
+            raise InChild(
+                Setup(self._jail, child_link, session, profile, self._slots.join_fds(slot))
+            )
+        self._jail.leave_pid_namespace()
+        for fd in (child_link, child_out, child_err):
+            os.close(fd)
+        for fd in (link, out, err):
+            os.set_blocking(fd, False)
+        child = Child(pid, init_pid, link, out, err, key, slot, stack, session)
+        self._children[pid] = child
+        if init_pid:
+            self._init_pids.add(init_pid)
+        self._by_link[link] = child
+        self._epoll.register(link, select.EPOLLIN)
+        return child
+
+    def _kill(self, child: Child) -> None:
+        for pid in (child.init_pid, child.pid):
+            if pid and not child.ended:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _cpu_time(self, child: Child) -> float:
+        try:
+            return time.clock_gettime(((~child.pid) << 3) | 2)
+        except OSError:
+            return 0.0
+
+    def _on_link(self, child: Child) -> None:
+        try:
+            data = os.read(child.link, 1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        bodies: list[bytes] = []
+        if data:
+            try:
+                bodies = child.reader.feed(data)
+            except Exception:
+                data = b""  # it forged its report: take the exit status instead
+        if not data:
+            self._drop_link(child)
+            return
+        job = child.job
+        if not bodies or job is None or job.report is not None:
+            return
+        job.report = bodies[0]
+        if child.session:
+            self._finish_turn(child)
+        else:
+            heapq.heappush(
+                self._deadlines, (time.monotonic() + EXIT_GRACE_S, job.job_id, "exit")
+            )
+
+    def _drop_link(self, child: Child) -> None:
+        if child.link_open:
+            child.link_open = False
+            self._by_link.pop(child.link, None)
+            with contextlib.suppress(OSError):
+                self._epoll.unregister(child.link)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self._init_pids:
+                self._init_pids.discard(pid)
+                continue
+            child = self._children.pop(pid, None)
+            if child is not None:
+                self._on_exit(child, status, usage)
+
+    def _on_exit(self, child: Child, status: int, usage: resource.struct_rusage) -> None:
+        child.ended = True
+        if child.init_pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.init_pid, signal.SIGKILL)
+        if child.job is not None:
+            self._finish(child, status, usage)
+        self._drop_link(child)
+        if child in self._spares:
+            self._spares.remove(child)
+        for session, other in list(self._sessions.items()):
+            if other is child:
+                del self._sessions[session]
+        for fd in (child.link, child.out, child.err):
+            os.close(fd)
+        self._slots.give_back(child.slot)
+        self._jail.forget(child.pid)
+        if child.init_stack is not None:
+            self._stacks.append(child.init_stack)
+
+    # -- output, deadlines, verdicts -----------------------------------------------------------
+
+    def _drain(self, child: Child, job: Job) -> None:
+        for fd, capture in ((child.out, job.stdout), (child.err, job.stderr)):
+            while job.verdict != "output_limit":
+                try:
+                    data = os.read(fd, 1 << 16)
+                except BlockingIOError:
+                    break
+                if not data:
+                    break
+                capture.add(data)
+                total = job.stdout.total + job.stderr.total
+                if total > FLOOD_FACTOR * job.limits["output_kib"] * 1024:
+                    if job.verdict is None:
+                        job.verdict = "output_limit"
+                        job.detail = f"killed after {total} bytes of output"
+                    self._kill(child)
+
+    def _on_time(self) -> None:
+        now = time.monotonic()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, job_id, kind = heapq.heappop(self._deadlines)
+            child = self._by_job.get(job_id)
+            if child is None or child.job is None:
+                continue
+            job = child.job
+            if kind == "exit":
+                self._kill(child)
+            elif kind == "wall" and job.report is None:
+                job.verdict = job.verdict or "timed_out"
+                job.detail = job.detail or f"killed after {job.limits['wall_time_s']:g} s"
+                self._kill(child)
+            elif kind == "cpu" and job.report is None:
+                used = self._cpu_time(child) - job.cpu_before
+                if used >= job.cpu_limit:
+                    job.verdict = job.verdict or "timed_out"
+                    job.detail = job.detail or f"killed after {job.cpu_limit:g} s of CPU time"
+                    self._kill(child)
+                else:
+                    wait = max(0.002, (job.cpu_limit - used) / 4)
+                    heapq.heappush(self._deadlines, (now + wait, job_id, "cpu"))
+        if self._by_job and now >= self._next_tick:
+            self._next_tick = now + TICK_S
+            for child in list(self._by_job.values()):
+                if child.job is not None:
+                    self._drain(child, child.job)
+                    self._watch(child, child.job)
+
+    def _watch(self, child: Child, job: Job) -> None:
+        reason = self._jail.over_quota(child.pid, job.limits)
+        if reason is not None and job.verdict is None:
+            job.verdict, job.detail = reason
+            self._kill(child)
+
+    def _finish_turn(self, child: Child) -> None:
+        job = child.job
+        assert job is not None
+        self._drain(child, job)
+        if job.verdict is not None:
+            return  # being killed: the reaper finishes it
+        cpu = self._cpu_time(child) - job.cpu_before
+        peak = self._slots.peak_mib(child.slot) or self._jail.memory_mib(child.pid)
+        self._reply(child, job, 0, cpu, peak)
+
+    def _finish(self, child: Child, status: int, usage: resource.struct_rusage) -> None:
+        job = child.job
+        assert job is not None
+        self._drain(child, job)
+        cpu = usage.ru_utime + usage.ru_stime
+        peak = self._slots.peak_mib(child.slot) or usage.ru_maxrss / 1024
+        if job.verdict is None and os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            if self._slots.was_oom(child.slot):
+                job.verdict = "out_of_memory"
+                job.detail = f"killed at {job.limits['memory_mib']} MiB"
+            elif number in (signal.SIGXCPU, signal.SIGKILL) and cpu >= job.cpu_limit:
+                job.verdict = "timed_out"
+                job.detail = f"killed after {job.cpu_limit:g} s of CPU time"
+            elif job.report is None:
+                job.verdict = "died"
+                job.detail = f"killed by signal {number} ({signal.Signals(number).name})"
+        self._reply(child, job, status, cpu, peak)
+
+    def _reply(self, child: Child, job: Job, status: int, cpu: float, peak: float) -> None:
+        code: int | None = None
+        number: int | None = None
+        value = trace = b""
+        flags = 0
+        if os.WIFSIGNALED(status) and job.report is None:
+            number = os.WTERMSIG(status)
+        elif job.report is None:
+            code = os.WEXITSTATUS(status)
+        if job.report is not None and job.verdict is None and len(job.report) >= REPORT.size:
+            code, flags, value_size, trace_size = REPORT.unpack_from(job.report)
+            value = job.report[REPORT.size : REPORT.size + value_size]
+            trace = job.report[REPORT.size + value_size :][:trace_size]
+        outcome = job.verdict or ("ok" if code == 0 and not flags & HAS_TRACEBACK else "failed")
+        self._by_job.pop(job.job_id, None)
+        child.job = None
+        blobs = (*job.stdout.parts(), *job.stderr.parts(), value, trace)
+        self._send(
+            {
+                "op": "result",
+                "id": job.job_id,
+                "outcome": outcome,
+                "exit_code": code,
+                "signal": number,
+                "wall": time.monotonic() - job.started,
+                "cpu": cpu,
+                "peak": peak,
+                "cut": [job.stdout.cut_bytes, job.stderr.cut_bytes],
+                "has_value": bool(flags & HAS_VALUE),
+                "has_traceback": bool(flags & HAS_TRACEBACK),
+                "detail": job.detail,
+                "fresh": job.fresh,
+                "over": child.ended,
+            },
+            blobs,
+        )
+
+
+def profile_key(profile: dict[str, Any]) -> str:
+    """Spares of equal keys are interchangeable."""
+    return repr(sorted(profile.items()))
+
+
+def socket_pair() -> tuple[int, int]:
+    """A connected pair as bare numbers: no socket object for a program to find."""
+    import _socket
+
+    left, right = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM, 0)
+    return left.detach(), right.detach()
+
+
+def close_in_child(keep: list[int]) -> None:
+    """Close everything of the zygote in a fresh child."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    kernel.close_above(keep)
+    sys.stdin = sys.__stdin__ = None  # type: ignore[assignment]

@@ -1,0 +1,296 @@
+"""Run untrusted programs: single runs, and sessions whose variables persist."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import PurePosixPath
+from typing import Any, Literal, Self, TypeVar
+
+from ._errors import RunLost, SandboxError
+from ._text import join_cut
+from ._types import Level, Limits, Outcome, RunResult
+from ._worker import Answer, Worker, library_path
+
+Tier = Literal["stdlib", "math", "science"]
+T = TypeVar("T")
+
+
+class Sandbox:
+    """Runs Python programs that nobody has read.
+
+    Use it as an async context manager. It belongs to the event loop that entered it; calls from other
+    loops of the same process are carried over to that loop.
+
+    Args:
+        tier: Libraries that are loaded before the first run: "stdlib", "math" (numpy, sympy) or
+            "science" (adds scipy, pandas).
+        isolation: "require" refuses to start below Landlock + seccomp; "best_effort" takes what is
+            there and stamps it on every result; the name of a level asks for exactly that level;
+            "none" also needs RETOOL_SANDBOX_ALLOW_NONE=1 in the environment.
+        limits: Ceilings for every run that brings none of its own.
+        concurrency: Programs that run at the same time; the rest waits. Default: the CPU count.
+        spares: Children forked ahead of time. Default: as many as concurrency, at most 8.
+        max_sessions: Live sessions; opening one more ends the one used least recently.
+
+    Raises:
+        IsolationUnavailable: On entering, when the isolation asked for cannot be had.
+    """
+
+    def __init__(
+        self,
+        *,
+        tier: Tier = "math",
+        isolation: str = "require",
+        limits: Limits = Limits(),  # noqa: B008  (frozen)
+        concurrency: int | None = None,
+        spares: int | None = None,
+        max_sessions: int = 64,
+    ) -> None:
+        if concurrency is None:
+            concurrency = len(os.sched_getaffinity(0))
+        if concurrency < 1:
+            raise ValueError(f"concurrency must be >= 1, got {concurrency}")
+        if max_sessions < 1:
+            raise ValueError(f"max_sessions must be >= 1, got {max_sessions}")
+        self._tier = tier
+        self._isolation = isolation
+        self._limits = limits
+        self._concurrency = concurrency
+        self._num_spares = min(concurrency, 8) if spares is None else spares
+        self._max_sessions = max_sessions
+        self._ids = itertools.count(1)
+        self._worker: Worker | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._owner_pid = 0
+        self._sessions: OrderedDict[int, Session] = OrderedDict()
+
+    @property
+    def limits(self) -> Limits:
+        """The ceilings of a run that brings none."""
+        return self._limits
+
+    @property
+    def level(self) -> Level:
+        """The isolation that programs run at."""
+        if self._worker is None:
+            raise SandboxError("the sandbox is not open; use `async with Sandbox() as sandbox`")
+        return Level(self._worker.level)
+
+    async def __aenter__(self) -> Self:
+        if self._loop is not None:
+            raise SandboxError("the sandbox is open already")
+        self._loop = asyncio.get_running_loop()
+        self._owner_pid = os.getpid()
+        self._slots = asyncio.Semaphore(self._concurrency)
+        self._starting = asyncio.Lock()
+        try:
+            await self._live_worker()
+        except BaseException:
+            self._loop = None
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        worker, self._worker = self._worker, None
+        self._sessions.clear()
+        self._loop = None
+        if worker is not None:
+            await worker.stop()
+
+    async def run(
+        self,
+        code: str,
+        *,
+        stdin: str | bytes = "",
+        files: Mapping[str, str | bytes] | None = None,
+        limits: Limits | None = None,
+        seed: int | None = None,
+    ) -> RunResult:
+        """Run one program from nothing and say how it ended.
+
+        Args:
+            code: Python source.
+            stdin: What the program reads; without it, reading meets the end of file at once.
+            files: Relative path to content, placed into the scratch directory beforehand.
+            limits: Ceilings of this run.
+            seed: Seeds `random` and numpy; without it every run has numbers of its own.
+
+        Raises:
+            SandboxError: The sandbox did not work (never: the program did not work).
+        """
+        request = _request(limits or self._limits, files, seed)
+        blobs = _blobs(code, stdin, files)
+        return await self._on_loop(self._run(request, blobs))
+
+    @asynccontextmanager
+    async def session(self, *, limits: Limits | None = None) -> AsyncIterator["Session"]:
+        """Open an interpreter whose variables persist from one run to the next."""
+        session = Session(self, next(self._ids), limits or self._limits)
+        try:
+            yield session
+        finally:
+            await self._on_loop(self._end(session))
+
+    # -- inside the owner loop -----------------------------------------------------------------
+
+    async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        loop = self._loop
+        if loop is None or os.getpid() != self._owner_pid:
+            work.close()
+            raise SandboxError(
+                "the sandbox is not open in this process; use `async with Sandbox() as sandbox`"
+            )
+        if loop is asyncio.get_running_loop():
+            return await work
+        if not loop.is_running():
+            work.close()
+            raise SandboxError("the event loop that opened the sandbox runs no longer")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+
+    async def _live_worker(self) -> Worker:
+        async with self._starting:
+            worker = self._worker
+            if worker is not None and worker.alive:
+                return worker
+            if worker is not None:
+                await worker.stop()
+            fresh = Worker(
+                {
+                    "tier": self._tier,
+                    "isolation": self._isolation,
+                    "path": library_path(),
+                    "spares": self._num_spares,
+                    "profile": _profile(self._limits),
+                }
+            )
+            await fresh.start()
+            self._worker = fresh
+            return fresh
+
+    async def _run(self, request: dict[str, Any], blobs: list[bytes]) -> RunResult:
+        async with self._slots:
+            worker = await self._live_worker()
+            answer = await worker.ask(request, blobs, _deadline_s(request))
+        return _result(answer, worker.level)
+
+    async def _turn(
+        self, session: "Session", request: dict[str, Any], blobs: list[bytes]
+    ) -> RunResult:
+        async with session.lock, self._slots:
+            worker = await self._live_worker()
+            session.worker = worker
+            self._touch(session)
+            answer = await worker.ask(
+                {**request, "session": session.session_id}, blobs, _deadline_s(request)
+            )
+            had_state, session.has_state = session.has_state, not answer[0]["over"]
+            lost = answer[0]["over"] or (had_state and answer[0]["fresh"])
+        return _result(answer, worker.level, lost=lost)
+
+    def _touch(self, session: "Session") -> None:
+        self._sessions[session.session_id] = session
+        self._sessions.move_to_end(session.session_id)
+        while len(self._sessions) > self._max_sessions:
+            _, oldest = self._sessions.popitem(last=False)
+            if oldest.worker is not None:
+                oldest.worker.send({"op": "end_session", "session": oldest.session_id})
+
+    async def _end(self, session: "Session") -> None:
+        self._sessions.pop(session.session_id, None)
+        if session.worker is not None:
+            session.worker.send({"op": "end_session", "session": session.session_id})
+
+
+class Session:
+    """One interpreter of its own; turns run one after another."""
+
+    def __init__(self, sandbox: Sandbox, session_id: int, limits: Limits) -> None:
+        self._sandbox = sandbox
+        self._limits = limits
+        self.session_id = session_id
+        self.lock = asyncio.Lock()
+        self.worker: Worker | None = None
+        self.has_state = False
+
+    async def run(
+        self,
+        code: str,
+        *,
+        stdin: str | bytes = "",
+        files: Mapping[str, str | bytes] | None = None,
+        limits: Limits | None = None,
+    ) -> RunResult:
+        """Run one turn. A turn that is killed takes the variables with it: `state_lost` says so."""
+        request = _request(limits or self._limits, files, None)
+        blobs = _blobs(code, stdin, files)
+        return await self._sandbox._on_loop(self._sandbox._turn(self, request, blobs))
+
+
+def _profile(limits: Limits) -> dict[str, Any]:
+    """What of the limits a child must know before it is jailed."""
+    return {
+        "scratch_mib": limits.scratch_mib,
+        "scratch_files": limits.scratch_files,
+        "fork": limits.processes > 1,
+    }
+
+
+def _deadline_s(request: dict[str, Any]) -> float:
+    return float(request["limits"]["wall_time_s"]) + 10.0
+
+
+def _request(
+    limits: Limits, files: Mapping[str, str | bytes] | None, seed: int | None
+) -> dict[str, Any]:
+    names = list(files or ())
+    for name in names:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
+            raise ValueError(f"a file name must be a relative path without '..', got {name!r}")
+    return {
+        "op": "run",
+        "limits": asdict(limits),
+        "profile": _profile(limits),
+        "files": names,
+        "seed": seed,
+    }
+
+
+def _blobs(code: str, stdin: str | bytes, files: Mapping[str, str | bytes] | None) -> list[bytes]:
+    contents = (code, stdin, *(files or {}).values())
+    return [
+        text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
+        for text in contents
+    ]
+
+
+def _result(answer: Answer, level: str, *, lost: bool = False) -> RunResult:
+    head, blobs = answer
+    if head["outcome"] == "broken":
+        raise SandboxError(f"the zygote could not start the run: {head['detail']}")
+    if head["outcome"] == "cancelled":
+        raise RunLost("the run was cancelled")
+    out_head, out_tail, err_head, err_tail, value, trace = blobs
+    cut_out, cut_err = head["cut"]
+    truncated = [name for name, cut in (("stdout", cut_out), ("stderr", cut_err)) if cut > 0]
+    return RunResult(
+        outcome=Outcome(head["outcome"]),
+        stdout=join_cut(out_head, out_tail, cut_out),
+        stderr=join_cut(err_head, err_tail, cut_err),
+        value=value.decode("utf-8", "replace") if head["has_value"] else None,
+        traceback=trace.decode("utf-8", "replace") if head["has_traceback"] else None,
+        exit_code=head["exit_code"],
+        signal=head["signal"],
+        wall_time_s=head["wall"],
+        cpu_time_s=head["cpu"],
+        peak_memory_mib=head["peak"],
+        truncated=tuple(truncated),
+        isolation=level,
+        detail=head["detail"],
+        state_lost=lost,
+    )
