@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -15,6 +16,8 @@ from retool_trainer.config import EngineConfig, PolicyConfig, RunConfig
 
 Role = Literal["driver", "policy", "engine"]
 """driver: the process of `run`. policy: a rank of the training group. engine: a vLLM server."""
+
+_ENGINE_SIDE = Path(__file__).parents[1] / "weights" / "engine_side"
 
 
 class PlatformError(Exception):
@@ -68,8 +71,9 @@ class Platform(ABC):
     visible_devices_variable: ClassVar[str | None]
     vendor_modules: ClassVar[tuple[str, ...]]
     """Imported in this order, all of them before `megatron`."""
-    weight_transfer_backend: ClassVar[str]
-    """vLLM's `--weight-transfer-config` backend for sync by broadcast."""
+    weight_transfer_backend: ClassVar[str] = "retool"
+    """vLLM's `--weight-transfer-config` backend for sync by broadcast: our own engine class, which
+    uses `collective_backend`, so that what is tested over gloo is what runs over nccl and hccl."""
     packs_sequences: ClassVar[bool]
     """The attention keeps several rows of one packed sequence apart."""
     vllm_release: ClassVar[tuple[int, int]]
@@ -118,6 +122,21 @@ class Platform(ABC):
     def environment(self, role: Role, config: RunConfig) -> tuple[Setting, ...]:
         """The variables that a process of this role starts with, each with its reason."""
 
+    def process_environment(
+        self, role: Role, config: RunConfig, inherited: Mapping[str, str]
+    ) -> dict[str, str]:
+        """The whole environment of a process: inherited, then ours, then `engine.env`.
+
+        PYTHONPATH is put before the inherited one, which CANN's set_env.sh needs kept.
+        """
+        merged = dict(inherited)
+        for setting in self.environment(role, config):
+            if setting.name == "PYTHONPATH" and merged.get("PYTHONPATH"):
+                merged["PYTHONPATH"] = f"{setting.value}{os.pathsep}{merged['PYTHONPATH']}"
+            else:
+                merged[setting.name] = setting.value
+        return {**merged, **(config.engine.env if role == "engine" else {})}
+
     def faults(self, config: RunConfig, environment: Mapping[str, str]) -> list[str]:
         """Contradictions between the configuration, these variables and the platform.
 
@@ -125,7 +144,13 @@ class Platform(ABC):
             config: The run.
             environment: What the processes would inherit, e.g. `os.environ`.
         """
-        del config, environment
+        del environment
+        if config.engine.colocated and config.engine.sync == "broadcast":
+            fault = (
+                "engine.sync: broadcast with engine.colocated: one device would be two ranks of "
+                f"one {self.collective_backend} group; set engine.sync: disk"
+            )
+            return [fault]
         return []
 
     # -- Ray -----------------------------------------------------------------------------
@@ -212,17 +237,20 @@ class Platform(ABC):
             command += [
                 "--weight-transfer-config",
                 json.dumps({"backend": self.weight_transfer_backend}),
-                *self.weight_transfer_arguments(),
+                "--worker-extension-cls",
+                "retool_engine_weights.WeightsExtension",
             ]
         return [*command, *engine.args]
 
-    def weight_transfer_arguments(self) -> Sequence[str]:
-        """Further server arguments for sync by broadcast."""
-        return ()
-
-    def _engine_settings(self) -> tuple[Setting, ...]:
+    def _engine_settings(self, engine: EngineConfig) -> tuple[Setting, ...]:
         """What every vLLM server of ours runs with."""
+        extension = Setting(
+            name="PYTHONPATH",
+            value=str(_ENGINE_SIDE),
+            reason="where vLLM's workers find the weight-transfer engine `retool`",
+        )
         return (
+            *([extension] if engine.sync == "broadcast" else []),
             Setting(
                 name="VLLM_SERVER_DEV_MODE",
                 value="1",

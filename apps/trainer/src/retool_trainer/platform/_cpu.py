@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ class CpuPlatform(Platform):
     ray_resource = "CPU"
     visible_devices_variable = None
     vendor_modules = ()
-    weight_transfer_backend = "gloo"
     packs_sequences = False  # Megatron's own attention refuses packed sequences
     vllm_release = (0, 32)
 
@@ -45,7 +43,7 @@ class CpuPlatform(Platform):
         if role != "engine":
             return ()
         return (
-            *self._engine_settings(),
+            *self._engine_settings(config.engine),
             Setting(
                 name="VLLM_CPU_KVCACHE_SPACE",
                 value=str(_kv_cache_gib(config.engine)),
@@ -74,10 +72,6 @@ class CpuPlatform(Platform):
         """No graphs: compiling costs minutes and the CPU gains nothing at these sizes."""
         del engine
         return ["--enforce-eager"]
-
-    def weight_transfer_arguments(self) -> Sequence[str]:
-        """vLLM has no gloo backend; this module registers ours when a worker imports it."""
-        return ("--worker-extension-cls", "retool_engine_weights.WeightsExtension")
 
 
 def _kv_cache_gib(engine: EngineConfig) -> int:

@@ -21,7 +21,6 @@ class CudaPlatform(Platform):
     ray_resource = "GPU"
     visible_devices_variable = "CUDA_VISIBLE_DEVICES"
     vendor_modules = ()
-    weight_transfer_backend = "nccl"
     packs_sequences = True
     vllm_release = (0, 32)
 
@@ -45,7 +44,6 @@ class CudaPlatform(Platform):
 
     def environment(self, role: Role, config: RunConfig) -> tuple[Setting, ...]:
         """Megatron's stream order in the policy; vLLM's development calls in the engine."""
-        del config
         if role == "policy":
             return (
                 Setting(
@@ -61,7 +59,7 @@ class CudaPlatform(Platform):
             )
         if role == "engine":
             # expandable_segments is left out: vLLM's sleep mode owns the memory pool.
-            return self._engine_settings()
+            return self._engine_settings(config.engine)
         return ()
 
     def faults(self, config: RunConfig, environment: Mapping[str, str]) -> list[str]:
@@ -74,8 +72,8 @@ class CudaPlatform(Platform):
                 "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True with engine.colocated: the "
                 "engine's sleep mode cannot free such memory; unset it for the engine"
             )
-            return [fault]
-        return []
+            return [*super().faults(config, environment), fault]
+        return super().faults(config, environment)
 
     def ray_options(self, devices: float = 1) -> dict[str, Any]:
         """GPUs are Ray's own resource."""

@@ -26,7 +26,6 @@ class NpuPlatform(Platform):
     # MindSpeed core_r0.16.0 patches Megatron when its adaptor is imported, so it has to come after
     # torch_npu (which registers the device) and before Megatron (which it patches).
     vendor_modules = ("torch_npu", "mindspeed.megatron_adaptor")
-    weight_transfer_backend = "hccl"
     packs_sequences = True
     vllm_release = (0, 23)
 
@@ -104,7 +103,7 @@ class NpuPlatform(Platform):
             )
         if role == "engine":
             return (
-                *self._engine_settings(),
+                *self._engine_settings(config.engine),
                 *common,
                 Setting(
                     name="VLLM_ASCEND_ENABLE_NZ",
@@ -122,7 +121,7 @@ class NpuPlatform(Platform):
 
     def faults(self, config: RunConfig, environment: Mapping[str, str]) -> list[str]:
         """What is known to break on NPU, and does so late or silently."""
-        found: list[str] = []
+        found = super().faults(config, environment)
         engine = config.engine
         seen = {**environment, **engine.env}
         if engine.colocated and "expandable_segments:True" in seen.get(_ALLOCATOR, ""):
