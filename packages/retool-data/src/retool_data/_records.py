@@ -159,14 +159,21 @@ class Segment(Record):
         return self
 
     @classmethod
-    def of_text(cls, text: str, *, speaker: Speaker = Speaker.POLICY, **frame: str) -> Self:
+    def of_text(
+        cls,
+        text: str,
+        *,
+        speaker: Speaker = Speaker.POLICY,
+        before: str = "",
+        after: str = "",
+    ) -> Self:
         """Make a TEXT segment."""
-        return cls(kind=Kind.TEXT, speaker=speaker, text=text, **frame)  # pyright: ignore[reportArgumentType]
+        return cls(kind=Kind.TEXT, speaker=speaker, text=text, before=before, after=after)
 
     @classmethod
-    def of_answer(cls, text: str, **frame: str) -> Self:
+    def of_answer(cls, text: str, *, before: str = "", after: str = "") -> Self:
         """Make an ANSWER segment."""
-        return cls(kind=Kind.ANSWER, speaker=Speaker.POLICY, text=text, **frame)  # pyright: ignore[reportArgumentType]
+        return cls(kind=Kind.ANSWER, speaker=Speaker.POLICY, text=text, before=before, after=after)
 
     @classmethod
     def of_call(
@@ -175,17 +182,20 @@ class Segment(Record):
         arguments: str | Mapping[str, Any],
         *,
         speaker: Speaker = Speaker.POLICY,
-        **frame: str,
+        before: str = "",
+        after: str = "",
     ) -> Self:
         """Make a CALL segment."""
         call = ToolCall(name=name, arguments=_text_of(arguments))
-        return cls(kind=Kind.CALL, speaker=speaker, call=call, **frame)  # pyright: ignore[reportArgumentType]
+        return cls(kind=Kind.CALL, speaker=speaker, call=call, before=before, after=after)
 
     @classmethod
-    def of_result(cls, recorded: str, **frame: str) -> Self:
+    def of_result(cls, recorded: str, *, before: str = "", after: str = "") -> Self:
         """Make a RESULT segment."""
         result = ToolResult(recorded=recorded)
-        return cls(kind=Kind.RESULT, speaker=Speaker.TOOL, result=result, **frame)  # pyright: ignore[reportArgumentType]
+        return cls(
+            kind=Kind.RESULT, speaker=Speaker.TOOL, result=result, before=before, after=after
+        )
 
 
 def _text_of(arguments: str | Mapping[str, Any]) -> str:
@@ -214,7 +224,7 @@ class Problem(Record):
     history: tuple[Message, ...] = ()
     """Messages between the system prompt and the last user message."""
     gold: str | None = None
-    gold_type: Literal["str", "int", "float"] = "str"
+    gold_type: Literal["str", "int", "float", "list"] = "str"
     """JSON type in the source: `204` and `"204"` are one gold, written back as they were."""
     duplicate_of: str | None = None
     """problem_id of the kept row that says the same, set by `dedupe`."""

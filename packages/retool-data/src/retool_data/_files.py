@@ -1,0 +1,93 @@
+"""Write rows to a JSONL or Parquet file that appears whole or not at all."""
+
+import os
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from pydantic_core import to_json
+
+from ._records import Record
+from ._schemas import LAYOUTS, layout_of, refuse_lost_keys, schema
+
+_ROWS_PER_GROUP = 2000  # about 20 MB of ReTool rows in memory at once
+
+
+def write_rows(path: str | Path, rows: Iterable[Record | dict[str, Any]]) -> int:
+    """Write rows as they come, and rename the file into place at the end.
+
+    Args:
+        path: Ends in `.jsonl` or `.parquet`. A file that is there is replaced.
+        rows: Records, or rows that `convert` made.
+
+    Returns:
+        How many rows were written.
+
+    Raises:
+        ValueError: The ending is not known, or a row does not fit a Parquet layout without loss.
+    """
+    target = Path(path)
+    writers = {".jsonl": _write_jsonl, ".parquet": _write_parquet}
+    if target.suffix not in writers:
+        raise ValueError(f"{target.name}: write to a .jsonl or .parquet file")
+    with replacing(target) as temporary:
+        return writers[target.suffix](temporary, map(_plain, rows))
+
+
+@contextmanager
+def replacing(target: Path) -> Generator[Path]:
+    """Give a temporary name beside `target`; rename it at the end, remove it on an error."""
+    temporary = target.with_name(f".{target.name}.{uuid4().hex[:8]}.tmp")
+    try:
+        yield temporary
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _plain(row: Record | dict[str, Any]) -> dict[str, Any]:
+    return row.model_dump(mode="json") if isinstance(row, Record) else row
+
+
+def _write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+    count = 0
+    with path.open("wb") as file:
+        for row in rows:
+            file.write(to_json(row) + b"\n")
+            count += 1
+        file.flush()
+        os.fsync(file.fileno())
+    return count
+
+
+def _write_parquet(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+    pa, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    count = 0
+    group: list[dict[str, Any]] = []
+    writer: Any = None
+    layout, arrow = "problem", None
+    try:
+        for row in rows:
+            if arrow is None:
+                layout = layout_of(row)
+                columns = [name for name in LAYOUTS[layout] if name in row]
+                full = schema(layout)
+                arrow = pa.schema([full.field(name) for name in columns])
+                writer = parquet.ParquetWriter(path, arrow, compression="zstd")
+            refuse_lost_keys(row, LAYOUTS[layout], "row")
+            group.append(row)
+            count += 1
+            if len(group) == _ROWS_PER_GROUP:
+                writer.write_table(pa.Table.from_pylist(group, schema=arrow))
+                group.clear()
+        if writer is None:
+            writer = parquet.ParquetWriter(path, schema(layout))
+        if group:
+            writer.write_table(pa.Table.from_pylist(group, schema=arrow))
+    finally:
+        if writer is not None:
+            writer.close()
+    return count
