@@ -14,10 +14,12 @@ from ._groups import Group, rollout_groups
 from ._limits import Limits
 from ._loop import Problem, rollout
 from ._scripted import Latency, ScriptedEngine
+from ._sglang import SglangEngine
 from ._tokenizer import Tokenizer
 from ._tools import NoTools, Reply, ToolExecutor, ToolReply, ToolSession
 from ._trajectory import CallRecord, Status, StopReason, Trajectory, TurnRecord
 from ._turn import MalformedCall, ToolCallRequest, Turn
+from ._vllm import VllmEngine
 
 __all__ = [
     "CallRecord",
@@ -37,6 +39,7 @@ __all__ = [
     "Reply",
     "Sampling",
     "ScriptedEngine",
+    "SglangEngine",
     "Status",
     "StopReason",
     "Tokenizer",
@@ -47,6 +50,7 @@ __all__ = [
     "Trajectory",
     "Turn",
     "TurnRecord",
+    "VllmEngine",
     "make_dialect",
     "rollout",
     "rollout_groups",

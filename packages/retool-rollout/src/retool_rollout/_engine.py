@@ -61,6 +61,9 @@ class Generation:
     """One per id. If the engine gave fewer, so does this: the loop aborts and invents none."""
     finish: FinishReason
     weight_version: int | None = None
+    """The weights that sampled it, if one version sampled it all."""
+    weight_versions: tuple[int | None, ...] | None = None
+    """One per id, from an engine whose weights may change in the middle of a turn."""
 
 
 class Engine(Protocol):

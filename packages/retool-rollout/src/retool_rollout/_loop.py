@@ -258,7 +258,10 @@ class _Run:
                 else zlib.crc32(f"{seed} {len(self.turns)} {len(self.ids)}".encode()),
             )
             generation = self._checked(await self._generate(sampling), room)
-            self._append(generation.ids, 1, generation.logprobs, generation.weight_version)
+            versions = generation.weight_versions or [generation.weight_version] * len(
+                generation.ids
+            )
+            self._append(generation.ids, 1, generation.logprobs, versions)
             finish = generation.finish
         finally:
             # An interrupted turn keeps what it had, so that it can be resumed.
@@ -331,7 +334,14 @@ class _Run:
             end = self._end_at_stop_string(ids[:end])
         if end > room:
             finish, end = FinishReason.LENGTH, room
-        return replace(generation, ids=ids[:end], logprobs=logprobs[:end], finish=finish)
+        versions = generation.weight_versions
+        return replace(
+            generation,
+            ids=ids[:end],
+            logprobs=logprobs[:end],
+            finish=finish,
+            weight_versions=None if versions is None else versions[:end],
+        )
 
     def _end_at_stop_string(self, ids: Sequence[int]) -> int:
         """The shortest prefix that contains a stop string; all of it if none does."""
@@ -455,12 +465,12 @@ class _Run:
         ids: Sequence[int],
         mask: int,
         logprobs: Sequence[float] | None = None,
-        version: int | None = None,
+        versions: Sequence[int | None] | None = None,
     ) -> None:
         self.ids += ids
         self.mask += [mask] * len(ids)
         self.logprobs += logprobs if logprobs is not None else [0.0] * len(ids)
-        self.versions += [version] * len(ids)
+        self.versions += versions if versions is not None else [None] * len(ids)
 
     async def _unless_interrupted(self, work: Coroutine[Any, Any, None]) -> None:
         if self.interrupt is None:
