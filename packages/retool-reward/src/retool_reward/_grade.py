@@ -1,8 +1,8 @@
-"""Grade one answer: own text, extract, normalise, exact equality."""
+"""Grade one answer: own text, extract, normalise, compare, and ask sympy only if undecided."""
 
 import time
-from fractions import Fraction
 
+from ._equal import compare_texts
 from ._extract import extract
 from ._own_text import own_text
 from ._types import Answer, Gold, Grade, GradeConfig, Reason
@@ -21,16 +21,8 @@ def grade(answer: Answer, gold: Gold, config: GradeConfig = _DEFAULT) -> Grade:
     pred = extract(own_text(answer), config)
     if pred is None:
         return verdict(False, None, Reason.NO_ANSWER, "extract")
-    gold_text = str(gold).strip()
-    if not gold_text:
+    found = compare_texts(pred, str(gold), decimal_places=config.decimal_places)
+    if found.gold_unparsable:
         return verdict(None, pred, Reason.GOLD_UNPARSABLE, "gold")
-    mine, theirs = _number(pred), _number(gold_text)
-    same = mine == theirs if mine is not None and theirs is not None else pred == gold_text
-    return verdict(same, pred, Reason.MATCH if same else Reason.MISMATCH, "exact")
-
-
-def _number(text: str) -> Fraction | None:
-    try:
-        return Fraction(text.strip().strip("$").replace(",", ""))
-    except (ValueError, ZeroDivisionError):
-        return None
+    same = bool(found.same)
+    return verdict(same, pred, Reason.MATCH if same else Reason.MISMATCH, found.layer)

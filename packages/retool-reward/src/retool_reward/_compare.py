@@ -1,0 +1,397 @@
+"""Compare two parsed answers by their shape: names, units, lists, tuples, sets, relations."""
+
+from ._exact import NotExact, rational
+from ._matrix import matrix_of
+from ._node import Kind, Node, minus, negative, number
+from ._normalise import as_text
+from ._realset import is_set_like, same_real_set
+from ._scalar import proportional, same_scalar
+from ._units import contradict
+
+_MAX_ITEMS = 256
+_STRICT = {"<": True, ">": True, "<=": False, ">=": False}
+_INEQUALITIES = frozenset(_STRICT)
+# Terms whose meaning the numeric probe does not know: a difference there decides nothing.
+_MEANINGFUL = frozenset({"sum", "prod", "int", "lim", "det"})
+
+
+def same(pred: Node, gold: Node, *, decimal_places: int) -> bool | None:
+    """Whether an answer says what the gold says; None if that cannot be told.
+
+    The rules for arguable pairs are listed in RULES.md.
+    """
+    verdict = _Comparison(decimal_places).same(pred, gold)
+    if verdict is False and (_has_meaningful(pred) or _has_meaningful(gold)):
+        return None
+    return verdict
+
+
+def _has_meaningful(node: Node) -> bool:
+    if node.kind is Kind.OPAQUE and node.name in _MEANINGFUL:
+        return True
+    return any(_has_meaningful(part) for part in node.args)
+
+
+class _Comparison:
+    def __init__(self, decimal_places: int) -> None:
+        self._places = decimal_places
+
+    def same(self, pred: Node, gold: Node) -> bool | None:
+        if pred == gold:
+            return True
+        pred, gold = _exact_part(pred), _exact_part(gold)
+        if Kind.TEXT in (pred.kind, gold.kind):
+            return pred.kind is gold.kind and as_text(pred.name) == as_text(gold.name)
+        for rule in (self._named, self._sets, self._relations, self._quantities):
+            verdict = rule(pred, gold)
+            if verdict is not _NEXT:
+                return verdict
+        return self._collections(pred, gold)
+
+    # --- x = 3 against 3 ---
+
+    def _named(self, pred: Node, gold: Node) -> "bool | None | _Next":
+        mine, theirs = _named_value(pred), _named_value(gold)
+        if mine is not None and theirs is not None:
+            if mine[0] == theirs[0]:
+                return self.same(mine[1], theirs[1])
+            return _NEXT
+        if mine is not None and not _is_relation(gold):
+            return self.same(mine[1], gold)
+        if theirs is not None and not _is_relation(pred):
+            return self.same(pred, theirs[1])
+        if not _is_relation(gold) and (total := _letters_total(pred)) is not None:
+            return self.same(total, gold) if gold.kind is Kind.NUMBER else False
+        return _NEXT
+
+    # --- sets of reals, relations ---
+
+    def _sets(self, pred: Node, gold: Node) -> "bool | None | _Next":
+        if not is_set_like(pred) and not is_set_like(gold):
+            return _NEXT
+        if pred.kind is gold.kind is Kind.TUPLE:
+            return _NEXT
+        if _is_inequality(pred) and _is_inequality(gold):
+            verdict = self._relations(pred, gold)
+            if verdict is True:
+                return True
+        verdict = same_real_set(pred, gold)
+        if verdict is not None:
+            return verdict
+        if pred.kind is gold.kind and len(pred.args) == len(gold.args):
+            return self._one_to_one(_flat(pred), _flat(gold))
+        return _NEXT if _is_relation(pred) and _is_relation(gold) else False
+
+    def _relations(self, pred: Node, gold: Node) -> "bool | None | _Next":
+        if not _is_relation(pred) and not _is_relation(gold):
+            return _NEXT
+        if pred.kind is not gold.kind:
+            return False
+        if pred.kind is Kind.CHAIN:
+            return self._chains(pred, gold)
+        a, b = pred.name, gold.name
+        if a in _INEQUALITIES and b in _INEQUALITIES:
+            if _STRICT[a] is not _STRICT[b]:
+                return False
+            return proportional(_below_zero(pred), _below_zero(gold), positive=True)
+        if a != b:
+            return False
+        if a in ("=", "!="):
+            if any(_is_structure(side) for node in (pred, gold) for side in node.args):
+                return self._all(pred.args, gold.args)
+            return proportional(minus(*pred.args), minus(*gold.args), positive=False)
+        return self._all(pred.args, gold.args)
+
+    def _chains(self, pred: Node, gold: Node) -> bool | None:
+        names = [part.name for part in pred.args]
+        if names == [part.name for part in gold.args]:
+            return self._all(_sides(pred), _sides(gold))
+        flipped = [_FLIPPED.get(part.name, part.name) for part in reversed(gold.args)]
+        if names == flipped:
+            return self._all(_sides(pred), _sides(gold)[::-1])
+        return False
+
+    # --- units ---
+
+    def _quantities(self, pred: Node, gold: Node) -> "bool | None | _Next":
+        if pred.kind is not Kind.QUANTITY and gold.kind is not Kind.QUANTITY:
+            return _NEXT
+        if pred.kind is gold.kind:
+            if contradict(pred.name, gold.name) or (pred.name == "%") != (gold.name == "%"):
+                return False
+            return self.same(pred.args[0], gold.args[0])
+        quantity = pred if pred.kind is Kind.QUANTITY else gold
+        inner = quantity.args[0]
+        readings = [inner]
+        if quantity.name == "%":
+            readings.append(Node(Kind.DIV, (inner, number(100))))
+        if quantity.name == "deg":
+            half_turn = Node(Kind.DIV, (Node(Kind.SYMBOL, (), "pi"), number(180)))
+            readings.append(Node(Kind.MUL, (inner, half_turn)))
+        if quantity is pred:
+            return _any(self.same(reading, gold) for reading in readings)
+        return _any(self.same(pred, reading) for reading in readings)
+
+    # --- lists, tuples, matrices, scalars ---
+
+    def _collections(self, pred: Node, gold: Node) -> bool | None:
+        if Kind.MATRIX in (_deep_kind(pred), _deep_kind(gold)):
+            return self._matrices(pred, gold)
+        if pred.kind is Kind.RATIO or gold.kind is Kind.RATIO:
+            return self._ratios(pred, gold)
+        if pred.kind is gold.kind is Kind.TUPLE:
+            # (a, b) and [a, b] are different intervals; longer ones are vectors in either style
+            if len(pred.args) == 2 and pred.name != gold.name:  # noqa: PLR2004
+                return False
+            return self._all(pred.args, gold.args)
+        if Kind.TUPLE in (pred.kind, gold.kind):
+            if Kind.LIST not in (pred.kind, gold.kind):
+                return False
+            return self._all(pred.args, gold.args)
+        mine, theirs = _items(pred), _items(gold)
+        if len(mine) == len(theirs) == 1:
+            if (mine[0], theirs[0]) != (pred, gold):
+                return self.same(mine[0], theirs[0])
+            return self._scalars(pred, gold)
+        if Kind.SET in (pred.kind, gold.kind):
+            mine, theirs = self._distinct(mine), self._distinct(theirs)
+        if len(mine) != len(theirs) or len(mine) > _MAX_ITEMS:
+            return False
+        if any(item.kind is Kind.ELLIPSIS for item in (*mine, *theirs)):
+            return self._all(mine, theirs)
+        return self._one_to_one(mine, theirs)
+
+    def _scalars(self, pred: Node, gold: Node) -> bool | None:
+        if pred.kind in _NOT_SCALAR or gold.kind in _NOT_SCALAR:
+            return False
+        return same_scalar(pred, gold, decimal_places=self._places)
+
+    def _ratios(self, pred: Node, gold: Node) -> bool | None:
+        if pred.kind is not gold.kind or len(pred.args) != len(gold.args):
+            return False
+        exactly = self._all(pred.args, gold.args)
+        if exactly is not False or len(pred.args) != 2:  # noqa: PLR2004
+            return exactly
+        try:
+            a, b, c, d = (rational(part) for part in (*pred.args, *gold.args))
+        except NotExact:
+            return False
+        return bool(a and b and c and d) and a * d == b * c
+
+    def _matrices(self, pred: Node, gold: Node) -> bool | None:
+        mine, theirs = matrix_of(pred), matrix_of(gold)
+        if mine is None or theirs is None:
+            return False
+        if (mine.name, len(mine.args)) == (theirs.name, len(theirs.args)):
+            return self._all(mine.args, theirs.args)
+        is_vector = Kind.TUPLE in (pred.kind, gold.kind) and len(mine.args) == len(theirs.args)
+        columns = {int(m.name) for m in (mine, theirs)}
+        if is_vector and columns <= {1, len(mine.args)}:
+            return self._all(mine.args, theirs.args)
+        return False
+
+    def _all(
+        self, mine: "tuple[Node, ...] | list[Node]", theirs: "tuple[Node, ...] | list[Node]"
+    ) -> bool | None:
+        if len(mine) != len(theirs):
+            return False
+        verdict: bool | None = True
+        for a, b in zip(mine, theirs, strict=True):
+            one = self.same(a, b)
+            if one is False:
+                return False
+            verdict = None if one is None else verdict
+        return verdict
+
+    def _one_to_one(self, mine: list[Node], theirs: list[Node]) -> bool | None:
+        """Match every item of one side with another of the other, in any order."""
+        left = list(theirs)
+        verdict: bool | None = True
+        for a in sorted(mine, key=lambda item: item not in theirs):
+            doubt: Node | None = None
+            for b in sorted(left, key=lambda item: item != a):
+                one = self.same(a, b)
+                if one:
+                    left.remove(b)
+                    break
+                doubt = b if one is None and doubt is None else doubt
+            else:
+                if doubt is None:
+                    return False
+                left.remove(doubt)
+                verdict = None
+        return verdict
+
+    def _distinct(self, items: list[Node]) -> list[Node]:
+        kept: list[Node] = []
+        for item in items[:_MAX_ITEMS]:
+            if not any(self.same(item, other) for other in kept):
+                kept.append(item)
+        return kept + items[_MAX_ITEMS:]
+
+
+class _Next:
+    """A rule does not apply; ask the next one."""
+
+
+_NEXT = _Next()
+_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_NOT_SCALAR = frozenset(
+    {
+        *(Kind.TUPLE, Kind.SET, Kind.LIST, Kind.RATIO, Kind.RELATION, Kind.CHAIN, Kind.UNION),
+        *(Kind.INTERSECTION, Kind.DIFFERENCE, Kind.INFINITY, Kind.NUMBERS, Kind.ELLIPSIS),
+    }
+)
+
+
+def _any(verdicts: "object") -> bool | None:
+    found: bool | None = False
+    for verdict in verdicts:  # type: ignore[attr-defined]
+        if verdict:
+            return True
+        found = None if verdict is None else found
+    return found
+
+
+def _is_relation(node: Node) -> bool:
+    return node.kind in (Kind.RELATION, Kind.CHAIN)
+
+
+def _is_inequality(node: Node) -> bool:
+    return node.kind is Kind.RELATION and node.name in _INEQUALITIES
+
+
+def _is_structure(node: Node) -> bool:
+    return node.kind in _NOT_SCALAR or node.kind is Kind.MATRIX
+
+
+def _below_zero(node: Node) -> Node:
+    """Return d of the relation d < 0 (or d <= 0) that says the same."""
+    left, right = node.args
+    return minus(left, right) if node.name in ("<", "<=") else minus(right, left)
+
+
+def _sides(chain: Node) -> list[Node]:
+    return [chain.args[0].args[0], *(part.args[1] for part in chain.args)]
+
+
+def _exact_part(node: Node) -> Node:
+    """Drop what follows an approximation sign: x = 1/3 ~ 0.33 says 1/3, x ~ 11 says 11."""
+    if node.kind is Kind.RELATION and node.name == "~":
+        return node.args[1] if _is_name(node.args[0]) else node.args[0]
+    if node.kind is not Kind.CHAIN:
+        return node
+    kept: list[Node] = []
+    for part in node.args:
+        if part.name == "~":
+            break
+        kept.append(part)
+    if not kept:
+        return _exact_part(node.args[0])
+    return kept[0] if len(kept) == 1 else Node(Kind.CHAIN, tuple(kept))
+
+
+def _named_value(node: Node) -> tuple[Node, Node] | None:
+    """Split x = 3, 3 = x, x in S, or a chain x = 1 + 2 = 3, into the name and the last value."""
+    if node.kind is Kind.CHAIN:
+        first = node.args[0].args[0]
+        if _is_name(first) and all(part.name == "=" for part in node.args):
+            return first, node.args[-1].args[1]
+        return None
+    if node.kind is not Kind.RELATION or node.name not in ("=", "in"):
+        return None
+    left, right = node.args
+    if _is_name(left):
+        return left, right
+    return (right, left) if node.name == "=" and _is_name(right) else None
+
+
+def _is_name(node: Node) -> bool:
+    match node.kind:
+        case Kind.SYMBOL:
+            return node.name not in ("pi", "e", "i")
+        case Kind.TEXT:
+            return True
+        case Kind.OPAQUE:
+            return node.name not in _MEANINGFUL
+        case Kind.TUPLE:
+            return all(_is_name(part) for part in node.args)
+        case Kind.MUL:  # a length AB, a probability P(A), an angle ABC
+            return all(_is_capital(part) for part in _factors(node))
+        case Kind.CALL if node.name == "abs":
+            return node.args[0].kind is Kind.MUL and _is_name(node.args[0])
+        case _:
+            return False
+
+
+def _is_capital(node: Node) -> bool:
+    return node.kind is Kind.SYMBOL and (
+        node.name.isupper() or node.name in ("angle", "triangle") or len(node.name) == 0
+    )
+
+
+def _factors(node: Node) -> list[Node]:
+    if node.kind is not Kind.MUL:
+        return [node]
+    return [factor for part in node.args for factor in _factors(part)]
+
+
+def _letters_total(node: Node) -> Node | None:
+    """Return n of an equation m + n = n whose left side is a sum or product of bare letters."""
+    if node.kind is not Kind.RELATION or node.name != "=":
+        return None
+    left, right = node.args
+    parts = left.args if left.kind in (Kind.ADD, Kind.MUL) else ()
+    letters = {part.name for part in parts if part.kind is Kind.SYMBOL and len(part.name) == 1}
+    if len(parts) < 2 or len(letters) != len(parts) or right.kind is not Kind.NUMBER:  # noqa: PLR2004
+        return None
+    return right if right.value else None
+
+
+def _deep_kind(node: Node) -> Kind:
+    """Return MATRIX for a matrix and for sums and products that hold one."""
+    if node.kind in (Kind.ADD, Kind.MUL, Kind.POW, Kind.DIV) and any(
+        _deep_kind(part) is Kind.MATRIX for part in node.args
+    ):
+        return Kind.MATRIX
+    return node.kind
+
+
+def _flat(node: Node) -> list[Node]:
+    """Return the members of nested unions (of anything of one kind)."""
+    return [
+        leaf
+        for part in node.args
+        for leaf in (_flat(part) if part.kind is node.kind else [part])
+    ]
+
+
+def _items(node: Node) -> list[Node]:
+    """Return the values that a list, a set or a plus-minus stands for."""
+    if node.kind in (Kind.LIST, Kind.SET):
+        return [item for part in node.args for item in _items_of_member(part)]
+    return _items_of_member(node)
+
+
+def _items_of_member(node: Node) -> list[Node]:
+    named = _named_value(node)
+    if named is not None and _has_plus_minus(named[1]):
+        node = named[1]
+    if not _has_plus_minus(node) or node.kind in (Kind.TUPLE, Kind.RELATION):
+        return [node]
+    signs = [_with_sign(node, upper=True), _with_sign(node, upper=False)]
+    return signs if signs[0] != signs[1] else signs[:1]
+
+
+def _has_plus_minus(node: Node) -> bool:
+    return node.kind is Kind.PLUS_MINUS or any(_has_plus_minus(part) for part in node.args)
+
+
+def _with_sign(node: Node, *, upper: bool) -> Node:
+    """Read every +- as its upper or its lower sign; -+ as the other."""
+    args = tuple(_with_sign(part, upper=upper) for part in node.args)
+    if node.kind is not Kind.PLUS_MINUS:
+        return Node(node.kind, args, node.name, node.value)
+    first, second = args
+    plus = upper == (node.name == "+-")
+    return Node(Kind.ADD, (first, second if plus else negative(second)))

@@ -1,0 +1,107 @@
+"""Decide whether two normalised texts say the same: by spelling, by tree, never by eval."""
+
+import re
+from dataclasses import dataclass
+
+from ._compare import same
+from ._lex import ParseError
+from ._node import Node
+from ._normalise import as_text, normalise, readings
+from ._parse import parse
+
+_STYLED = re.compile(r"\\(?:text|textbf|mathrm|mathbf|textrm|mbox)\s*\{([^{}]*)\}")
+_LETTER = re.compile(r"\(\s*([A-Ja-j])\s*\)\.?|([A-J])[.):]?")
+_LETTER_WITH_TEXT = re.compile(r"(?:\(\s*([A-J])\s*\)|([A-J])[.):])(?:\s|\\[ ,;]|~|\\quad)*(\S.*)")
+_PROSE_WORDS = 5
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_WORDS = re.compile(r"[^\W\d_]{2,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a comparison found. `same` None: undecided, or the gold cannot be read."""
+
+    same: bool | None
+    layer: str  # spelling, choice, text, value
+    gold_unparsable: bool = False
+
+
+def compare_texts(
+    pred: str, gold: str, *, decimal_places: int = 4, max_depth: int = 48
+) -> Verdict:
+    """Compare an extracted answer with a gold.
+
+    Raises:
+        RecursionError: The host's stack is too short for the answer.
+    """
+    mine, theirs = normalise(pred), normalise(gold)
+    if mine == theirs and mine:
+        return Verdict(True, "spelling")
+    if not theirs:
+        return Verdict(None, "value", gold_unparsable=True)
+    if not mine:
+        return Verdict(False, "spelling")
+    gold_choice, pred_choice = _choice(theirs), _choice(mine)
+    if gold_choice is not None:
+        if pred_choice is not None:
+            return Verdict(pred_choice[0] == gold_choice[0], "choice")
+        if gold_choice[1]:
+            theirs = gold_choice[1]  # the gold is `(C) 42` and the answer may be 42
+    golds = [_parsed(reading, max_depth) for reading in readings(theirs, is_gold=True)]
+    if not any(golds):
+        return _compare_words(mine, theirs)
+    preds = [_parsed(reading, max_depth) for reading in readings(mine, is_gold=False)]
+    if not any(preds):
+        return Verdict(_same_words(mine, theirs), "text")
+    verdict: bool | None = False
+    for their in golds:
+        for my in preds:
+            if my is None or their is None:
+                continue
+            one = same(my, their, decimal_places=decimal_places)
+            if one:
+                return Verdict(True, "value")
+            verdict = None if one is None else verdict
+    if verdict is False and _same_words(mine, theirs):
+        return Verdict(True, "text")
+    return Verdict(verdict, "value")
+
+
+def _parsed(text: str, max_depth: int) -> Node | None:
+    try:
+        return parse(text, max_depth=max_depth)
+    except ParseError:
+        return None
+
+
+def _choice(text: str) -> tuple[str, str] | None:
+    """Split `(C) 42` into its letter and what the letter stands for, which may be empty."""
+    text = _STYLED.sub(r"\1", text).strip()
+    letter = _LETTER.fullmatch(text)
+    if letter is not None:
+        return (letter[1] or letter[2]).upper(), ""
+    both = _LETTER_WITH_TEXT.fullmatch(text)
+    return None if both is None else ((both[1] or both[2]), both[3])
+
+
+def _same_words(pred: str, gold: str) -> bool:
+    mine, theirs = as_text(pred), as_text(gold)
+    return bool(mine) and mine == theirs
+
+
+def _compare_words(pred: str, gold: str) -> Verdict:
+    """Compare with a gold that is no mathematics: a word or two, or prose.
+
+    Prose that is not repeated word for word says nothing, except that an answer none of whose
+    numbers stands in it is not what it says.
+    """
+    if _same_words(pred, gold):
+        return Verdict(True, "text")
+    if not as_text(gold) or gold.count("{") != gold.count("}"):
+        return Verdict(None, "value", gold_unparsable=True)
+    if len(_WORDS.findall(gold)) >= _PROSE_WORDS:
+        numbers = _NUMBER.findall(pred)
+        if numbers and not set(numbers) & set(_NUMBER.findall(gold)):
+            return Verdict(False, "text")
+        return Verdict(None, "value", gold_unparsable=True)
+    return Verdict(False, "text")

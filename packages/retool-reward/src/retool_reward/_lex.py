@@ -1,0 +1,123 @@
+"""Cut a normalised answer into tokens."""
+
+import re
+from dataclasses import dataclass
+
+
+class ParseError(ValueError):
+    """The text is not mathematics that this package reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """`kind` is num, sym, word, text, cmd, op or end."""
+
+    kind: str
+    text: str
+    spaced: bool = False
+
+
+_TOKEN = re.compile(
+    r"(?P<space>(?:\s|~|\\[,;:!> ]|&nbsp;)+)"
+    r"|(?P<num>(?:\d+(?:\.(?!\.)\d*)?|\.\d+)(?:[eE][-+]?\d+(?![A-Za-z\d.]))?)"
+    r"|(?P<text>\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|operatorname|mathsf|hbox)"
+    r"\*?\s*\{(?P<words>[^{}]*)\})"
+    r"|(?P<cmd>\\(?:[A-Za-z]+\*?|[{}|\\%#&]))"
+    r"|(?P<word>[A-Za-z]+)"
+    r"|(?P<op>\*\*|<=|>=|!=|==|\.\.\.+|!|[-+*/^_=<>(),;:|%'\[\]{}&])"
+)
+_SKIPPED = frozenset(
+    r"\left \right \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr \Biggl \Biggr \middle"
+    r" \displaystyle \textstyle \scriptstyle \mathstrut \rm \bf \it \quad \qquad \hfill \hline"
+    r" \mathbf \boldsymbol \bm \mathit \vec \overrightarrow \hat \widehat \mathcal \mathfrak \hspace"
+    r" \tilde \underline \ensuremath \mathord \mathop \nolimits \limits \thinspace \tt \cal \phantom"
+    .split()
+)
+# A command that means the same as a plain token.
+_SYNONYMS = {
+    **dict.fromkeys((r"\cdot", r"\times", r"\ast", r"\cdotp"), "*"),
+    r"\div": "/",
+    **dict.fromkeys((r"\lt",), "<"),
+    **dict.fromkeys((r"\gt",), ">"),
+    **dict.fromkeys((r"\le", r"\leq", r"\leqslant", r"\leqq"), "<="),
+    **dict.fromkeys((r"\ge", r"\geq", r"\geqslant", r"\geqq"), ">="),
+    **dict.fromkeys((r"\ne", r"\neq"), "!="),
+    **dict.fromkeys((r"\approx", r"\simeq", r"\sim", r"\thickapprox", r"\doteq"), "~"),
+    r"\equiv": "==",
+    **dict.fromkeys((r"\lbrack",), "["),
+    **dict.fromkeys((r"\rbrack",), "]"),
+    **dict.fromkeys((r"\lbrace", r"\{"), r"\{"),
+    **dict.fromkeys((r"\rbrace", r"\}"), r"\}"),
+    **dict.fromkeys((r"\lvert", r"\rvert", r"\vert", r"\mid"), "|"),
+    r"\%": "%",
+    r"\colon": ":",
+    **dict.fromkeys((r"\ldots", r"\dots", r"\cdots", r"\dotsc", r"\dotsb", r"\dotsm"), "..."),
+    **dict.fromkeys((r"\land", r"\wedge"), "and"),
+    **dict.fromkeys((r"\lor", r"\vee"), "or"),
+    r"\prime": "'",
+}
+_NUMERIC_TEXT = re.compile(r"\s*[-+]?[\d.,/ ]*\d\s*%?\s*|\s*\(?[A-Za-z]\)?\s*")
+_MAX_TOKENS = 20_000
+
+
+def lex(text: str) -> list[Token]:
+    """Return the tokens of a normalised text, closed by an `end` token.
+
+    Raises:
+        ParseError: A character has no meaning here, or there are too many tokens.
+    """
+    tokens: list[Token] = []
+    at, spaced = 0, False
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise ParseError(f"unexpected character {text[at]!r}")
+        at = match.end()
+        kind = match.lastgroup or ""
+        found = match.group()
+        if kind == "space":
+            spaced = True
+            continue
+        if len(tokens) >= _MAX_TOKENS:
+            raise ParseError(f"longer than {_MAX_TOKENS} tokens")
+        if found in _SKIPPED:
+            if found in (r"\hspace", r"\phantom"):
+                at = _after_group(text, at)
+            spaced = True
+            continue
+        if kind == "text":
+            tokens.extend(_of_text(match["words"], spaced))
+        elif kind == "cmd" and found in _SYNONYMS:
+            tokens.append(Token("op", _SYNONYMS[found], spaced))
+        elif kind == "word" and len(found) == 1:
+            tokens.append(Token("sym", found, spaced))
+        elif found == "\\\\":
+            tokens.append(Token("op", found, spaced))
+        elif kind == "op" and found.startswith("..."):
+            tokens.append(Token("op", "...", spaced))
+        else:
+            tokens.append(Token(kind, found, spaced))
+        spaced = False
+    tokens.append(Token("end", "", spaced))
+    return tokens
+
+
+def _after_group(text: str, at: int) -> int:
+    if at < len(text) and text[at] == "{":
+        end = text.find("}", at)
+        return len(text) if end == -1 else end + 1
+    return at
+
+
+def _of_text(words: str, spaced: bool) -> list[Token]:
+    """Read `\\text{13}` as 13 and `\\text{ and }` as a separator; other words stay text."""
+    stripped = words.strip()
+    if not stripped:
+        return []
+    bare = stripped.strip(",; ").casefold()
+    if bare in ("and", "or", ""):
+        return [Token("op", bare or ",", True)]
+    if _NUMERIC_TEXT.fullmatch(words):
+        inner = lex(stripped)[:-1]
+        return [Token(inner[0].kind, inner[0].text, spaced), *inner[1:]]
+    return [Token("text", stripped, spaced or words[0].isspace())]

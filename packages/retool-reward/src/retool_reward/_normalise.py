@@ -1,0 +1,148 @@
+"""Spell an answer in one way: unicode to LaTeX, dashes, spaces, delimiters, thousands."""
+
+import re
+import unicodedata
+from functools import lru_cache
+
+_SUPER = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ", "0123456789+-ni", strict=True))
+_SUB = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋ₙᵢ", "0123456789+-ni", strict=True))
+_GREEK = {
+    character: f"\\{name} "
+    for character, name in zip(
+        "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ",
+        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau "
+        "upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega".split(),
+        strict=True,
+    )
+}
+_SIGNS = {
+    **dict.fromkeys("‐‑‒–—―−﹣－", "-"),
+    **dict.fromkeys("×✕✖⨯", "\\times "),
+    **dict.fromkeys("·⋅∙•∗", "\\cdot "),
+    **dict.fromkeys("⁄∕÷", "/"),
+    **dict.fromkeys("º°˚", "^\\circ "),
+    **dict.fromkeys("′ʹ", "'"),
+    **dict.fromkeys("∅⌀", "\\emptyset "),
+    "∞": "\\infty ",
+    "≤": "\\le ",
+    "⩽": "\\le ",
+    "≥": "\\ge ",
+    "⩾": "\\ge ",
+    "≠": "\\ne ",
+    "≈": "\\approx ",
+    "≅": "\\approx ",
+    "≡": "\\equiv ",
+    "∪": "\\cup ",
+    "∩": "\\cap ",
+    "∖": "\\setminus ",
+    "∈": "\\in ",
+    "±": "\\pm ",
+    "∓": "\\mp ",
+    "…": "\\ldots ",
+    "⋯": "\\ldots ",
+    "∑": "\\sum ",
+    "∏": "\\prod ",
+    "∫": "\\int ",
+    "⌊": "\\lfloor ",
+    "⌋": "\\rfloor ",
+    "⌈": "\\lceil ",
+    "⌉": "\\rceil ",
+    "⟨": "\\langle ",
+    "⟩": "\\rangle ",
+    "ℝ": "\\mathbb{R}",
+    "ℤ": "\\mathbb{Z}",
+    "ℕ": "\\mathbb{N}",
+    "ℂ": "\\mathbb{C}",
+    "ℚ": "\\mathbb{Q}",
+    "∠": "\\angle ",
+    "→": "\\to ",
+    "€": "\\$",
+    "£": "\\$",
+    "¥": "\\$",
+    "％": "%",
+    "、": ",",
+}
+_TABLE = str.maketrans({**_GREEK, **_SIGNS})
+_SUPERS = re.compile(f"[{''.join(_SUPER)}]+")
+_SUBS = re.compile(f"[{''.join(_SUB)}]+")
+_VULGAR = re.compile(r"(\d?)\s*([¼½¾⅐-⅞])")
+_ROOT = re.compile(r"([√∛∜])\s*(\d+(?:\.\d+)?|[A-Za-z]|)")
+_ROOTS = {"√": "\\sqrt", "∛": "\\sqrt[3]", "∜": "\\sqrt[4]"}
+
+# One reading of a group of digits: 1,234,567 with comma, \, \! {,} space or ~ between.
+_GAP = r"(?:\{,\}|,\s*\\!|,?\s*\\[,;:! ]|,?~|\\thinspace\s*)"
+_LATEX_GROUPS = re.compile(rf"(?<![\d.])(\d{{1,3}})((?:{_GAP}\s*\d{{3}})+)(?!\d)")
+_SPACE_GROUPS = re.compile(r"(?<![\d.,^_/)}])(\d{1,3})((?: \d{3})+)(?![\d/]| \d|\s*\\[dt]?frac)")
+_COMMA_GROUPS = re.compile(r"(?<![\d.])(\d{1,3})((?:,\d{3})+)(?![\d]|,\d)")
+_DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d+)")
+_NOT_DIGIT = re.compile(r"\D")
+_STYLE = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|operatorname)\b")
+_LAYOUT = re.compile(r"\\(?:left|right|quad|qquad)\b|\\[,;:! ]|[{}~]")
+_LOOSE_SPACE = re.compile(r"(?<!\w)\s+|\s+(?!\w)")
+_SPACES = re.compile(r"\s+")
+_TRAILING = re.compile(r"(?:\s|\\[ ,;:!]|\\\\(?=$)|\\$)+$")
+
+
+def normalise(text: str) -> str:
+    """Return `text` in plain ASCII LaTeX as far as there is one, without decoration."""
+    if not text.isascii():
+        text = _ascii(text)
+    text = text.replace("\\$", " ").replace("$", " ")
+    for mark in ("\\(", "\\)", "\\[", "\\]", "\\displaystyle", "\\textstyle", "\\limits"):
+        if mark in text:
+            text = text.replace(mark, " ")
+    text = _SPACES.sub(" ", text).strip()
+    text = _TRAILING.sub("", text)
+    while text and text[-1] in ".,;" and not text.endswith(("..", "\\,", "\\;")):
+        text = _TRAILING.sub("", text[:-1])
+    text = _LATEX_GROUPS.sub(_joined, text)
+    return _SPACE_GROUPS.sub(_joined, text).strip()
+
+
+def _joined(groups: re.Match[str]) -> str:
+    return groups[1] + _NOT_DIGIT.sub("", groups[2])
+
+
+def _ascii(text: str) -> str:
+    text = _SUPERS.sub(lambda run: "^{" + "".join(_SUPER[c] for c in run[0]) + "}", text)
+    text = _SUBS.sub(lambda run: "_{" + "".join(_SUB[c] for c in run[0]) + "}", text)
+    text = _VULGAR.sub(_fraction, text)
+    text = _ROOT.sub(lambda root: _ROOTS[root[1]] + (f"{{{root[2]}}}" if root[2] else " "), text)
+    text = text.translate(_TABLE)
+    text = unicodedata.normalize("NFKC", text).translate(_TABLE)
+    return "".join(c for c in text if unicodedata.category(c) != "Cf")
+
+
+def _fraction(match: re.Match[str]) -> str:
+    digits = unicodedata.normalize("NFKC", match[2]).replace("⁄", "/")
+    return f"{match[1]} {digits}" if match[1] else f"({digits})"
+
+
+def readings(text: str, *, is_gold: bool) -> tuple[str, ...]:
+    """Return the ways to read the commas of a normalised text, the likeliest first.
+
+    `1,234` is one number, or a list of two; `1,22` is a list, or a decimal with a comma; a comma
+    followed by a space always separates. Inside brackets commas separate, except where some are
+    followed by a space and others are not.
+    """
+    if "," not in text:
+        return (text,)
+    found = [text]
+    if _COMMA_GROUPS.search(text) and (", " in text or not any(c in text for c in "([{")):
+        found.insert(0, _COMMA_GROUPS.sub(_joined, text))
+    decimal = _DECIMAL_COMMA.fullmatch(text)
+    # A gold such as 0,1 is a list; one decimal place is too little to call it a number.
+    if decimal is not None and (len(decimal[2]) >= 2 or not is_gold):
+        found.append(f"{decimal[1]}.{decimal[2]}")
+    return tuple(dict.fromkeys(found))
+
+
+@lru_cache(maxsize=4096)
+def as_text(text: str) -> str:
+    """Return the words of an answer: no LaTeX, no case, no final punctuation.
+
+    A space stays where it parts two words or numbers: `4 2` must not become 42.
+    """
+    text = _STYLE.sub(" ", text)
+    text = _LAYOUT.sub(" ", text)
+    return _LOOSE_SPACE.sub("", text).strip(" .,:;!?\"'`*").casefold()

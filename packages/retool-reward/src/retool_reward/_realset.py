@@ -1,0 +1,202 @@
+"""Read intervals, unions and inequalities as sets of real numbers, and compare them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ._exact import NotExact
+from ._node import Kind, Node
+from ._numeric import Evaluator, TooBig, Undefined, symbols
+from ._scalar import linear_root
+
+_INFINITY = float("inf")
+_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """The numbers from low to high. The ends are mpmath numbers or infinities."""
+
+    low: Any
+    low_in: bool
+    high: Any
+    high_in: bool
+
+
+_LINE = _Piece(-_INFINITY, False, _INFINITY, False)
+
+
+def is_set_like(node: Node) -> bool:
+    """Whether a node can only be a set of reals: a union, a half-open interval, an inequality."""
+    match node.kind:
+        case Kind.UNION | Kind.DIFFERENCE | Kind.INTERSECTION | Kind.NUMBERS:
+            return True
+        case Kind.TUPLE:
+            return len(node.args) == 2 and (  # noqa: PLR2004
+                node.name in ("(]", "[)") or any(_infinite(end) for end in node.args)
+            )
+        case Kind.RELATION:
+            return node.name in ("<", "<=", ">", ">=", "!=", "in")
+        case Kind.CHAIN:
+            return all(part.name in ("<", "<=", ">", ">=") for part in node.args)
+        case Kind.LIST:
+            return all(is_set_like(part) and part.kind is Kind.RELATION for part in node.args)
+        case _:
+            return False
+
+
+def same_real_set(a: Node, b: Node) -> bool | None:
+    """Whether two nodes are one set of reals; None if one of them is none that we can read."""
+    variables = {name for node in (a, b) if (name := _variable(node))}
+    if len(variables) > 1:
+        return False
+    try:
+        mine, theirs = _canonical(_pieces(a)), _canonical(_pieces(b))
+    except NotExact:
+        return None
+    return len(mine) == len(theirs) and all(
+        _same_end(p.low, q.low)
+        and _same_end(p.high, q.high)
+        and p.low_in == q.low_in
+        and p.high_in == q.high_in
+        for p, q in zip(mine, theirs, strict=True)
+    )
+
+
+def _variable(node: Node) -> str | None:
+    """Return the name that relations of a node speak about."""
+    match node.kind:
+        case Kind.RELATION if node.name == "in":
+            return node.args[0].name
+        case Kind.RELATION | Kind.CHAIN | Kind.LIST:
+            names = symbols(node)
+            return next(iter(names)) if len(names) == 1 else None
+        case _:
+            return None
+
+
+def _infinite(node: Node) -> float | None:
+    if node.kind is Kind.INFINITY:
+        return _INFINITY
+    if node.kind is Kind.MUL and len(node.args) == 2 and node.args[1].kind is Kind.INFINITY:  # noqa: PLR2004
+        return -_INFINITY
+    return None
+
+
+def _end(node: Node) -> Any:
+    infinite = _infinite(node)
+    if infinite is not None:
+        return infinite
+    if symbols(node):
+        raise NotExact("an end with a variable")
+    try:
+        value = Evaluator(digits=50).value(node)
+    except (Undefined, TooBig) as error:
+        raise NotExact("an end without a value") from error
+    if value.imag:
+        raise NotExact("a complex end")
+    return value.real
+
+
+def _same_end(a: Any, b: Any) -> bool:
+    return bool(a == b or abs(a - b) <= 1e-30 * max(abs(a), abs(b), 1e-300))
+
+
+def _pieces(node: Node) -> list[_Piece]:
+    match node.kind:
+        case Kind.TUPLE if len(node.args) == 2:  # noqa: PLR2004
+            low, high = _end(node.args[0]), _end(node.args[1])
+            return [_Piece(low, node.name[0] == "[", high, node.name[1] == "]")]
+        case Kind.SET:
+            return [_Piece(end, True, end, True) for end in map(_end, node.args)]
+        case Kind.NUMBERS if node.name == "R":
+            return [_LINE]
+        case Kind.UNION:
+            return _pieces(node.args[0]) + _pieces(node.args[1])
+        case Kind.INTERSECTION:
+            return _meet(_pieces(node.args[0]), _pieces(node.args[1]))
+        case Kind.DIFFERENCE:
+            return _meet(_pieces(node.args[0]), _complement(_pieces(node.args[1])))
+        case Kind.RELATION:
+            return _of_relation(node)
+        case Kind.CHAIN:
+            return _met([_of_relation(part) for part in node.args])
+        case Kind.LIST if node.name == "and":
+            return _met([_of_relation(part) for part in node.args])
+        case Kind.LIST if all(part.kind in (Kind.RELATION, Kind.CHAIN) for part in node.args):
+            return [piece for part in node.args for piece in _pieces(part)]
+        case _:
+            raise NotExact(node.kind)
+
+
+def _of_relation(node: Node) -> list[_Piece]:
+    left, right = node.args
+    if node.name == "in":
+        return _pieces(right)
+    names = symbols(node)
+    if len(names) != 1 or node.name not in _FLIPPED:
+        raise NotExact("not one variable")
+    solved = linear_root(left, right, next(iter(names)))
+    if solved is None:
+        raise NotExact("not linear")
+    root, slope = solved
+    match node.name if slope > 0 else _FLIPPED[node.name]:
+        case "<":
+            return [_Piece(-_INFINITY, False, root, False)]
+        case "<=":
+            return [_Piece(-_INFINITY, False, root, True)]
+        case ">":
+            return [_Piece(root, False, _INFINITY, False)]
+        case ">=":
+            return [_Piece(root, True, _INFINITY, False)]
+        case "!=":
+            return _complement([_Piece(root, True, root, True)])
+        case _:
+            return [_Piece(root, True, root, True)]
+
+
+def _met(sets: list[list[_Piece]]) -> list[_Piece]:
+    met = [_LINE]
+    for pieces in sets:
+        met = _meet(met, pieces)
+    return met
+
+
+def _meet(a: list[_Piece], b: list[_Piece]) -> list[_Piece]:
+    met: list[_Piece] = []
+    for p in a:
+        for q in b:
+            low, low_in = max((p.low, not p.low_in), (q.low, not q.low_in))
+            high, high_in = min((p.high, p.high_in), (q.high, q.high_in))
+            met.append(_Piece(low, not low_in, high, high_in))
+    return met
+
+
+def _complement(pieces: list[_Piece]) -> list[_Piece]:
+    rest = [_LINE]
+    for piece in pieces:
+        outside = [
+            _Piece(-_INFINITY, False, piece.low, not piece.low_in),
+            _Piece(piece.high, not piece.high_in, _INFINITY, False),
+        ]
+        rest = _meet(rest, outside)
+    return rest
+
+
+def _canonical(pieces: list[_Piece]) -> list[_Piece]:
+    """Return the pieces that are not empty, in order, with touching ones joined."""
+    real = [
+        piece
+        for piece in pieces
+        if piece.low < piece.high or (piece.low == piece.high and piece.low_in and piece.high_in)
+    ]
+    joined: list[_Piece] = []
+    for piece in sorted(real, key=lambda piece: (piece.low, not piece.low_in)):
+        last = joined[-1] if joined else None
+        if last is not None and (
+            piece.low < last.high or (piece.low == last.high and (piece.low_in or last.high_in))
+        ):
+            high, high_in = max((last.high, last.high_in), (piece.high, piece.high_in))
+            joined[-1] = _Piece(last.low, last.low_in, high, high_in)
+        else:
+            joined.append(piece)
+    return joined

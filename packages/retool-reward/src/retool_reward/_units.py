@@ -1,0 +1,49 @@
+"""The units an answer may carry, and when two of them contradict."""
+
+_FAMILIES = """
+mm millimeter millimeters millimetre millimetres|cm centimeter centimeters centimetre centimetres
+dm decimeter decimeters|km kilometer kilometers kilometre kilometres|in inch inches|ft foot feet
+yd yard yards|mi mile miles|m meter meters metre metres|mg milligram milligrams|g gram grams
+kg kilogram kilograms|lb lbs pound pounds|oz ounce ounces|ton tons tonne tonnes
+ml milliliter milliliters|l liter liters litre litres|gal gallon gallons|s sec second seconds
+min minute minutes|h hr hrs hour hours|day days|week weeks|month months|year years yr yrs
+deg degree degrees|rad radian radians|dollar dollars usd bucks|cent cents|euro euros|mph|kmh
+unit units|percent pct percentage
+"""
+_CANONICAL = {
+    word: family.split()[0]
+    for family in _FAMILIES.replace("\n", "|").split("|")
+    if family.strip()
+    for word in family.split()
+}
+_FILLER = frozenset({"square", "sq", "cubic", "cu", "per", "of", "a", "an", "the", "in", "total"})
+# Words that change what a number says. A text with one of them is no unit.
+_LOGIC = frozenset(
+    "not no or and but if maybe either neither nor any all except unless when where otherwise for "
+    "with without than less more least most between wrong false true undefined none impossible "
+    "choose mod modulo base times plus minus over squared cubed half twice double divided by is are "
+    "answer only solution solutions".split()
+)
+_MAX_UNIT_WORDS = 4
+
+
+def unit_of(words: str) -> str | None:
+    """Return the canonical spelling of a unit, or None if the words cannot be one."""
+    parts = words.replace("/", " ").replace(".", " ").replace("-", " ").casefold().split()
+    if not 1 <= len(parts) <= _MAX_UNIT_WORDS or any(part in _LOGIC for part in parts):
+        return None
+    if not all(part.isalpha() for part in parts):
+        return None
+    return " ".join(_CANONICAL.get(part, part) for part in parts if part not in _FILLER) or "unit"
+
+
+def is_known_unit(word: str) -> bool:
+    """Whether a single word names a unit on its own."""
+    return word.casefold() in _CANONICAL
+
+
+def contradict(a: str, b: str) -> bool:
+    """Whether two canonical units are both known and differ."""
+    known = set(_CANONICAL.values()) - {"unit"}
+    mine, theirs = a.split("^")[0], b.split("^")[0]
+    return mine in known and theirs in known and mine != theirs
