@@ -1,0 +1,46 @@
+"""What a run tells about itself: metrics, console, trackers, trajectories, statistics, report."""
+
+from ._console import Console, duration, step_line
+from ._keys import METRIC_KEYS, metric_pattern
+from ._metrics import Metrics, read_metrics
+from ._observer import Observer
+from ._records import Call, SampleRecord, Segment, make_record, split_segments, token_pieces
+from ._sample_metrics import policy_metrics, sample_metrics
+from ._statistics import Estimate, avg_at_n, clustered_wilson, pass_at_k
+from ._trackers import Tracker, TrackerUnavailableError, make_trackers
+from ._trajectories import (
+    forget_trajectories_after,
+    read_trajectories,
+    trajectories_path,
+    write_trajectories,
+)
+
+__all__ = [
+    "METRIC_KEYS",
+    "Call",
+    "Console",
+    "Estimate",
+    "Metrics",
+    "Observer",
+    "SampleRecord",
+    "Segment",
+    "Tracker",
+    "TrackerUnavailableError",
+    "avg_at_n",
+    "clustered_wilson",
+    "duration",
+    "forget_trajectories_after",
+    "make_record",
+    "make_trackers",
+    "metric_pattern",
+    "pass_at_k",
+    "policy_metrics",
+    "read_metrics",
+    "read_trajectories",
+    "sample_metrics",
+    "split_segments",
+    "step_line",
+    "token_pieces",
+    "trajectories_path",
+    "write_trajectories",
+]
