@@ -87,11 +87,5 @@ def with_answer_form(problem: Problem, form: str) -> Problem:
         raise ValueError(f"answer form must be one of {sorted(prefixes)}, got {form!r}")
     if (problem.prefix, problem.suffix) == (prefixes[form], ANSWER_SUFFIX):
         return problem
-    steps = (*problem.provenance.steps, f"answer_form:{form}")
-    return problem.model_copy(
-        update={
-            "prefix": prefixes[form],
-            "suffix": ANSWER_SUFFIX,
-            "provenance": problem.provenance.model_copy(update={"steps": steps}),
-        }
-    )
+    changed = problem.model_copy(update={"prefix": prefixes[form], "suffix": ANSWER_SUFFIX})
+    return changed.with_step(f"answer_form:{form}")

@@ -232,6 +232,17 @@ class Problem(Record):
     """problem_ids of benchmark problems found inside, set by `decontaminate`."""
     provenance: Provenance = Provenance()
 
+    def with_problem_fields(self, **fields: Any) -> Self:
+        """Copy with other fields; the same call works on a trajectory."""
+        return self.model_copy(update=fields)
+
+    def with_step(self, step: str) -> Self:
+        """Copy with one more entry in the provenance."""
+        steps = (*self.provenance.steps, step)
+        return self.model_copy(
+            update={"provenance": self.provenance.model_copy(update={"steps": steps})}
+        )
+
     @property
     def gold_kind(self) -> GoldKind:
         """What sort of answer the gold is."""
@@ -287,6 +298,14 @@ class Trajectory(Record):
     def provenance(self) -> Provenance:
         """Where the row came from."""
         return self.problem.provenance
+
+    def with_problem_fields(self, **fields: Any) -> Self:
+        """Copy with other fields of the problem."""
+        return self.model_copy(update={"problem": self.problem.model_copy(update=fields)})
+
+    def with_step(self, step: str) -> Self:
+        """Copy with one more entry in the provenance."""
+        return self.model_copy(update={"problem": self.problem.with_step(step)})
 
     @property
     def tool_specs(self) -> list[dict[str, Any]]:

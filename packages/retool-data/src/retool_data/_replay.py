@@ -254,11 +254,8 @@ def _repaired(trajectory: Trajectory, first: int) -> tuple[Trajectory, list[Find
                         trajectory, "quotes_replaced_output", where, token, (at, at + len(token))
                     )
                 )
-    steps = (*trajectory.provenance.steps, f"repair:{first + 1}")
-    provenance = trajectory.provenance.model_copy(update={"steps": steps})
-    problem = trajectory.problem.model_copy(update={"provenance": provenance})
-    update = {"segments": tuple(segments), "problem": problem}
-    return trajectory.model_copy(update=update), quotes
+    repaired = trajectory.model_copy(update={"segments": tuple(segments)})
+    return repaired.with_step(f"repair:{first + 1}"), quotes
 
 
 def _quotable(output: str) -> set[str]:
