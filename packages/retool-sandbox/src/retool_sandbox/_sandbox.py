@@ -163,9 +163,13 @@ class Sandbox:
                 {
                     "tier": self._tier,
                     "isolation": self._isolation,
+                    "packages": [],
                     "path": library_path(),
+                    "cgroups": True,
+                    "host_pid": os.getpid(),
+                    "name": f"retool-sandbox-{os.getpid()}-{os.urandom(4).hex()}",
                     "spares": self._num_spares,
-                    "profile": _profile(self._limits),
+                    "limits": asdict(self._limits),
                 }
             )
             await fresh.start()
@@ -231,15 +235,6 @@ class Session:
         return await self._sandbox._on_loop(self._sandbox._turn(self, request, blobs))
 
 
-def _profile(limits: Limits) -> dict[str, Any]:
-    """What of the limits a child must know before it is jailed."""
-    return {
-        "scratch_mib": limits.scratch_mib,
-        "scratch_files": limits.scratch_files,
-        "fork": limits.processes > 1,
-    }
-
-
 def _deadline_s(request: dict[str, Any]) -> float:
     return float(request["limits"]["wall_time_s"]) + 10.0
 
@@ -255,7 +250,6 @@ def _request(
     return {
         "op": "run",
         "limits": asdict(limits),
-        "profile": _profile(limits),
         "files": names,
         "seed": seed,
     }

@@ -23,10 +23,10 @@ ANSWER_GRACE_S = 10.0  # after the wall limit; a zygote this late is stuck and i
 _BOOT = (
     "import sys,types;p=types.ModuleType('retool_sandbox');p.__path__=[sys.argv[1]];"
     "sys.modules['retool_sandbox']=p;"
-    "from retool_sandbox._guest._boot import boot;r=boot(int(sys.argv[2]));del p,boot\n"
-    "if r is not None:\n"
-    " from retool_sandbox._guest._program import main\n"
-    " main(*r)\n"
+    "from retool_sandbox._guest._boot import boot\n"
+    "from retool_sandbox._guest._program import main\n"
+    "r=boot(int(sys.argv[2]));del p,boot\n"
+    "if r is not None: main(*r)\n"
 )
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",

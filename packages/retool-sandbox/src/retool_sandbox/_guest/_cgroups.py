@@ -1,6 +1,13 @@
-"""Memory and process limits by cgroup, where one can be had."""
+"""Memory and process limits by cgroup, version 1 or 2, where one can be had."""
 
+import contextlib
+import os
+import re
+import time
+from dataclasses import dataclass, field
 from typing import Any
+
+MIB = 1 << 20
 
 
 class NoSlots:
@@ -8,15 +15,15 @@ class NoSlots:
 
     kind = "rlimits"
 
-    def take(self) -> None:
+    def take(self) -> Any:
         """Nothing to take."""
+        return None
 
     def give_back(self, slot: Any) -> None:
         """Nothing to give back."""
 
-    def join_fds(self, slot: Any) -> list[int]:
+    def join(self, slot: Any) -> None:
         """No cgroup to join."""
-        return []
 
     def limit(self, slot: Any, limits: dict[str, Any]) -> None:
         """Rlimits do it."""
@@ -30,4 +37,230 @@ class NoSlots:
         return 0.0
 
 
-Slots = NoSlots
+@dataclass(slots=True)
+class Slot:
+    """One child cgroup, used by one run at a time."""
+
+    name: str
+    limit_bytes: int = 0
+    pids: int = 0
+    ooms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The cgroup of one zygote: one directory per hierarchy."""
+
+    version: int
+    memory: str
+    pids: str | None
+
+    def paths(self) -> list[str]:
+        """Its directories."""
+        return [path for path in (self.memory, self.pids) if path is not None]
+
+
+@dataclass(slots=True)
+class Slots:
+    """Hands out child cgroups. Opened before the zygote enters its namespaces; used inside."""
+
+    group: Group
+    memory_fd: int
+    pids_fd: int | None
+    free: list[Slot] = field(default_factory=list)
+    count: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What limits the memory."""
+        return f"cgroup v{self.group.version}"
+
+    def _write(self, fd: int, name: str, text: str) -> None:
+        file = os.open(name, os.O_WRONLY, dir_fd=fd)
+        try:
+            os.write(file, text.encode())
+        finally:
+            os.close(file)
+
+    def _read(self, fd: int, name: str) -> str:
+        file = os.open(name, os.O_RDONLY, dir_fd=fd)
+        try:
+            return os.read(file, 4096).decode()
+        finally:
+            os.close(file)
+
+    def _directories(self) -> list[int]:
+        same = self.pids_fd is None or self.pids_fd == self.memory_fd
+        return [self.memory_fd] if same else [self.memory_fd, self.pids_fd or 0]
+
+    def take(self) -> Slot:
+        """A free slot, made when there is none."""
+        if self.free:
+            slot = self.free.pop()
+        else:
+            slot = Slot(f"s{self.count}")
+            self.count += 1
+            for fd in self._directories():
+                os.mkdir(slot.name, dir_fd=fd)
+        slot.ooms = self._oom_count(slot)
+        return slot
+
+    def give_back(self, slot: Slot) -> None:
+        """Make it free for the next run."""
+        self.free.append(slot)
+
+    def join(self, slot: Slot) -> None:
+        """Move the calling process into the slot."""
+        for fd in self._directories():
+            self._write(fd, f"{slot.name}/cgroup.procs", "0")
+
+    def limit(self, slot: Slot, limits: dict[str, Any]) -> None:
+        """Set the ceilings of the next run or turn and start a new peak."""
+        # Files in the scratch are memory, too.
+        wanted = (limits["memory_mib"] + limits["scratch_mib"]) * MIB
+        if wanted != slot.limit_bytes:
+            self._limit_memory(slot, wanted)
+            slot.limit_bytes = wanted
+        pids = limits["processes"] + limits["threads"]
+        if self.pids_fd is not None and pids != slot.pids:
+            self._write(self.pids_fd, f"{slot.name}/pids.max", str(pids))
+            slot.pids = pids
+        with contextlib.suppress(OSError):  # memory.peak can be reset since Linux 6.12 only
+            if self.group.version == 1:
+                self._write(self.memory_fd, f"{slot.name}/memory.max_usage_in_bytes", "0")
+
+    def _limit_memory(self, slot: Slot, wanted: int) -> None:
+        if self.group.version == 2:
+            self._write(self.memory_fd, f"{slot.name}/memory.max", str(wanted))
+            with contextlib.suppress(OSError):  # no swap in this kernel
+                self._write(self.memory_fd, f"{slot.name}/memory.swap.max", "0")
+            return
+        memory = f"{slot.name}/memory.limit_in_bytes"
+        swap = f"{slot.name}/memory.memsw.limit_in_bytes"
+        # The two may never cross: raise the outer one first, lower it last.
+        for name in (swap, memory) if wanted > slot.limit_bytes > 0 else (memory, swap):
+            try:
+                self._write(self.memory_fd, name, str(wanted))
+            except OSError:
+                if name == memory:
+                    raise
+
+    def _oom_count(self, slot: Slot) -> int:
+        name = "memory.events" if self.group.version == 2 else "memory.oom_control"
+        match = re.search(r"^oom_kill (\d+)", self._read(self.memory_fd, f"{slot.name}/{name}"), re.M)
+        return int(match[1]) if match else 0
+
+    def was_oom(self, slot: Slot) -> bool:
+        """Whether the kernel killed for memory since the slot was taken."""
+        return self._oom_count(slot) > slot.ooms
+
+    def peak_mib(self, slot: Slot) -> float:
+        """The most memory of the current run."""
+        name = "memory.peak" if self.group.version == 2 else "memory.max_usage_in_bytes"
+        try:
+            return int(self._read(self.memory_fd, f"{slot.name}/{name}")) / MIB
+        except OSError:
+            return 0.0  # before Linux 5.19
+
+
+def own_cgroups(mountinfo: str, cgroup: str) -> dict[str, tuple[int, str]]:
+    """Where our own cgroup lies, per controller.
+
+    Args:
+        mountinfo: Text of /proc/self/mountinfo.
+        cgroup: Text of /proc/self/cgroup.
+
+    Returns:
+        "memory", "pids" or "" (version 2) to (version, directory).
+    """
+    own: dict[str, str] = {}
+    for line in cgroup.splitlines():
+        _, names, path = line.split(":", 2)
+        for name in names.split(","):
+            own[name] = path
+    found: dict[str, tuple[int, str]] = {}
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        root, mount_point = left.split()[3:5]
+        kind, _, options = right.split()[:3]
+        names = [""] if kind == "cgroup2" else options.split(",") if kind == "cgroup" else []
+        for name in names:
+            if name in ("", "memory", "pids") and name in own:
+                path = own[name]
+                inside = path[len(root) :] if root != "/" and path.startswith(root) else path
+                directory = f"{mount_point}/{inside.strip('/')}".rstrip("/")
+                found[name] = (2 if name == "" else 1, directory)
+    return found
+
+
+def make_group(name: str) -> Group | None:
+    """Make the group of one zygote beneath our own cgroup; None where that is not allowed."""
+    try:
+        with open("/proc/self/mountinfo") as mounts, open("/proc/self/cgroup") as own:
+            found = own_cgroups(mounts.read(), own.read())
+    except FileNotFoundError:
+        return None
+    for controller in ("memory", ""):
+        if controller not in found:
+            continue
+        version, directory = found[controller]
+        pids = found.get("pids", (0, None))[1] if version == 1 else directory
+        made: list[str] = []
+        try:
+            group = Group(version, f"{directory}/{name}", f"{pids}/{name}" if pids else None)
+            for path in dict.fromkeys(group.paths()):
+                os.mkdir(path)
+                made.append(path)
+            if version == 2:
+                _delegate_controllers(directory, group.memory)
+            return group
+        except OSError:
+            for path in made:
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
+    return None
+
+
+def _delegate_controllers(parent: str, group: str) -> None:
+    for directory in (parent, group):
+        with open(f"{directory}/cgroup.subtree_control", "w") as file:
+            file.write("+memory +pids")
+
+
+def open_slots(group: Group, owner: int | None) -> Slots:
+    """Open a group for a zygote that will run as `owner`."""
+    memory_fd = os.open(group.memory, os.O_PATH | os.O_DIRECTORY)
+    pids_fd = None
+    if group.pids is not None:
+        pids_fd = os.open(group.pids, os.O_PATH | os.O_DIRECTORY)
+    if owner is not None:
+        for path in group.paths():
+            os.chown(path, owner, -1)
+            if group.version == 2:
+                # A process moves only below a cgroup whose cgroup.procs it may write: see the
+                # delegation rules of cgroup v2. So the zygote itself moves in, too.
+                for name in ("cgroup.procs", "cgroup.subtree_control"):
+                    os.chown(f"{path}/{name}", owner, -1)
+    if group.version == 2:
+        leaf = f"{group.memory}/zygote"
+        os.mkdir(leaf)
+        with open(f"{leaf}/cgroup.procs", "w") as file:
+            file.write("0")
+    return Slots(group, memory_fd, memory_fd if group.pids == group.memory else pids_fd)
+
+
+def remove_group(group: Group, deadline_s: float = 2.0) -> None:
+    """Remove a group whose processes are gone, or are just going."""
+    deadline = time.monotonic() + deadline_s
+    for path in dict.fromkeys(group.paths()):
+        while os.path.isdir(path):
+            try:
+                with os.scandir(path) as entries:
+                    names = [entry.path for entry in entries if entry.is_dir()]
+                for name in names:
+                    os.rmdir(name)
+                os.rmdir(path)
+            except OSError:
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(0.005)

@@ -1,28 +1,67 @@
-"""The jails of the isolation ladder."""
+"""The jails of the isolation ladder: what each does once, per fork, and inside the child."""
 
+import contextlib
 import math
 import os
 import resource
-import tempfile
+import signal
+import ctypes
 from typing import Any
 
+from . import _kernel as kernel
+from . import _landlock as landlock
+from . import _seccomp as seccomp
+from ._namespaces import NOBODY, SCRATCH, enter, use_guest_paths
+from ._scratch import ScratchWatch
+from ._view import GUEST_PACKAGES, GUEST_STDLIB, View
+
 MIB = 1 << 20
-
-
-def own_address_space() -> int:
-    """Bytes of address space that this process has already."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+LADDER = ("full", "landlock", "chroot", "seccomp", "none")
+_DEVICES = (("/dev/null", 2 | 4), ("/dev/zero", 4), ("/dev/urandom", 4), ("/dev/random", 4))
 
 
 class Jail:
-    """No jail: rlimits only."""
+    """No isolation: rlimits and the memory watch. The base of the others."""
 
     level = "none"
+    own_root = False
+    limits_in_child = False  # where the child has another uid than the zygote
 
-    def __init__(self) -> None:
-        self.facts: dict[str, Any] = {}
-        self._base = own_address_space()
+    def __init__(self, view: View, config: dict[str, Any], proc_fd: int | None) -> None:
+        self.view = view
+        self.config = config
+        self.facts: dict[str, Any] = {"level": self.level}
+        self.has_memory_cgroup = False
+        self._proc_fd = proc_fd
+        self._base_bytes = 0
+        self._base_rss = 0
+        self._scratch: ScratchWatch | None = None
+
+    # -- once ----------------------------------------------------------------------------------
+
+    def enter_once(self) -> None:
+        """In the zygote, before any library is loaded."""
+        self._scratch = ScratchWatch(self.config["scratch"], self.config.get("trash_fd"))
+
+    def loaded(self) -> None:
+        """After the libraries are loaded: children start from here."""
+        self._base_bytes, self._base_rss = self._memory_of("self")
+
+    # -- per fork, in the zygote ---------------------------------------------------------------
+
+    def profile(self, limits: dict[str, Any]) -> dict[str, Any]:
+        """What of the limits a child must know before it is jailed. Equal profiles share spares."""
+        known = {
+            "scratch_mib": limits["scratch_mib"],
+            "scratch_files": limits["scratch_files"],
+            "fork": limits["processes"] > 1,
+        }
+        if self.limits_in_child:
+            known.update(
+                memory_mib=limits["memory_mib"],
+                open_files=limits["open_files"],
+            )
+        return known
 
     def new_pid_namespace(self, stacks: list[Any]) -> tuple[int, Any]:
         """Pid of the namespace's init and its stack; zero where there is none."""
@@ -31,30 +70,253 @@ class Jail:
     def leave_pid_namespace(self) -> None:
         """Fork the next child into our own namespace again."""
 
+    def prepare_child(self, serial: int) -> None:
+        """Before a fork."""
+        if self._scratch is not None:
+            self._scratch.make(serial)
+
     def limit_process(self, pid: int, limits: dict[str, Any], *, fresh: bool) -> None:
-        """Set the rlimits of one run from outside."""
+        """Set the rlimits of one run or turn from outside; the child itself may only read them."""
+        if self.limits_in_child:
+            return
         cpu = math.ceil(limits["cpu_time_s"] or limits["wall_time_s"]) + 1
-        memory = self._base + int(limits["memory_mib"] * 1.25 + 128) * MIB
-        for kind, value in (
-            (resource.RLIMIT_CPU, cpu),
-            (resource.RLIMIT_AS, memory),
+        # The kernel counts CPU time from the start of the process: a session's turns add up, and the
+        # precise check of the supervisor is the one that counts.
+        if not fresh:
+            cpu = resource.RLIM_INFINITY
+        for kind, value in ((resource.RLIMIT_CPU, cpu), *self._rlimits(limits)):
+            _, hard = resource.prlimit(pid, kind)
+            if hard != resource.RLIM_INFINITY and value > hard:
+                value = hard
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(pid, kind, (value, hard))
+
+    def _rlimits(self, limits: dict[str, Any]) -> tuple[tuple[int, int], ...]:
+        if self.has_memory_cgroup:
+            extra = limits["memory_mib"] * 4 + 1024  # only to stop the absurd with a MemoryError
+        else:
+            extra = limits["memory_mib"] * 5 // 4 + 128
+        return (
+            (resource.RLIMIT_AS, self._base_bytes + extra * MIB),
             (resource.RLIMIT_FSIZE, limits["scratch_mib"] * MIB),
             (resource.RLIMIT_NOFILE, limits["open_files"]),
-            (resource.RLIMIT_CORE, 0),
-        ):
-            resource.prlimit(pid, kind, (value, value))
+        )
 
-    def over_quota(self, pid: int, limits: dict[str, Any]) -> tuple[str, str] | None:
-        """Verdict and reason when the run uses more than it may."""
+    def over_quota(self, serial: int, pid: int, limits: dict[str, Any]) -> tuple[str, str] | None:
+        """Verdict and reason when a run uses more than it may."""
+        if not self.has_memory_cgroup:
+            used = self.memory_mib(pid)
+            if used > limits["memory_mib"]:
+                return "out_of_memory", f"killed at {used:.0f} of {limits['memory_mib']} MiB"
+        if self._scratch is not None:
+            reason = self._scratch.over_quota(serial, limits)
+            if reason is not None:
+                return "failed", reason
         return None
 
     def memory_mib(self, pid: int) -> float:
-        """Resident memory now."""
-        return 0.0
+        """Resident memory on top of the preloaded libraries."""
+        try:
+            return max(0, self._memory_of(str(pid))[1] - self._base_rss) / MIB
+        except OSError:
+            return 0.0
 
-    def forget(self, pid: int) -> None:
+    def forget(self, serial: int) -> None:
         """Clean up after a child that ended."""
+        if self._scratch is not None:
+            self._scratch.remove(serial)
 
-    def enter(self, profile: dict[str, Any]) -> None:
-        """Turn this fresh child into a jailed one."""
-        os.chdir(tempfile.mkdtemp())
+    def _memory_of(self, name: str) -> tuple[int, int]:
+        """Bytes of address space and resident bytes."""
+        if self._proc_fd is None:
+            return 0, 0
+        fd = os.open(f"{name}/statm", os.O_RDONLY, dir_fd=self._proc_fd)
+        try:
+            size, resident = os.read(fd, 256).split()[:2]
+        finally:
+            os.close(fd)
+        page = os.sysconf("SC_PAGE_SIZE")
+        return int(size) * page, int(resident) * page
+
+    # -- in the child --------------------------------------------------------------------------
+
+    def enter_child(self, serial: int, profile: dict[str, Any]) -> None:
+        """Turn a fresh child into a jailed one; the order is mounts, Landlock, seccomp."""
+        os.setsid()
+        if self.limits_in_child:
+            for kind, value in self._rlimits(profile):
+                resource.setrlimit(kind, (value, value))
+        self._child_scratch(serial, profile)
+        self._confine(serial, profile)
+
+    def _child_scratch(self, serial: int, profile: dict[str, Any]) -> None:
+        assert self._scratch is not None
+        os.chdir(self._scratch.path(serial))
+        os.environ["HOME"] = os.environ["TMPDIR"] = self._scratch.path(serial)
+
+    def _confine(self, serial: int, profile: dict[str, Any]) -> None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    def _harden(self, profile: dict[str, Any]) -> None:
+        """The part every real rung shares."""
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        kernel.drop_capabilities()
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+
+
+class SeccompJail(Jail):
+    """System calls are filtered; what the user may read stays readable."""
+
+    level = "seccomp"
+
+    def _confine(self, serial: int, profile: dict[str, Any]) -> None:
+        self._harden(profile)
+        self._filter(profile)
+
+    def _filter(self, profile: dict[str, Any]) -> None:
+        seccomp.install(seccomp.build(os.getpid(), fork=False))
+
+
+class LandlockJail(SeccompJail):
+    """Landlock and seccomp: no privilege, no namespace."""
+
+    level = "landlock"
+
+    def __init__(self, view: View, config: dict[str, Any], proc_fd: int | None) -> None:
+        super().__init__(view, config, proc_fd)
+        self._abi = landlock.abi()
+        if not self._abi:
+            raise OSError("this kernel has no Landlock")
+        self.facts["landlock_abi"] = self._abi
+
+    def _confine(self, serial: int, profile: dict[str, Any]) -> None:
+        self._harden(profile)
+        assert self._scratch is not None
+        readable = (self.view.stdlib, *self.view.packages, *self.view.system)
+        rules = [(path, landlock.READ) for path in readable]
+        # Names only: the import system lists these folders.
+        rules += [(path, landlock.READ_DIR) for path in self.view.package_roots]
+        rules += list(_DEVICES)
+        rules.append((self._scratch.path(serial), landlock.EVERYTHING & ~1))
+        landlock.restrict(self._abi, rules)
+        self._filter(profile)
+
+
+class ChrootJail(SeccompJail):
+    """For root on a kernel without Landlock: a copy of the library as root, a uid per child."""
+
+    level = "chroot"
+    own_root = True
+    limits_in_child = True
+    first_uid = 1_700_000_000
+
+    def enter_once(self) -> None:
+        """Use the copy that the probe made."""
+        self._root = f"{self.config['scratch']}/root"
+        os.chmod(self.config["scratch"], 0o711)
+        self._scratch = ScratchWatch(f"{self._root}/tmp", self.config.get("trash_fd"))
+
+    def _child_scratch(self, serial: int, profile: dict[str, Any]) -> None:
+        assert self._scratch is not None
+        uid = self.first_uid + serial % 1_000_000
+        os.chown(self._scratch.path(serial), uid, uid)
+        os.chroot(self._root)
+        os.chdir(f"/tmp/{serial}")
+        use_guest_paths(self.view)
+        os.environ["HOME"] = os.environ["TMPDIR"] = f"/tmp/{serial}"
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+
+
+class FullJail(SeccompJail):
+    """Namespaces, a root of our own, Landlock where the kernel has it, seccomp."""
+
+    level = "full"
+    own_root = True
+
+    def __init__(self, view: View, config: dict[str, Any], proc_fd: int | None) -> None:
+        super().__init__(view, config, proc_fd)
+        self._abi = landlock.abi()
+        self.facts["landlock_abi"] = self._abi
+        self._own_pids: int | None = None
+
+    def enter_once(self) -> None:
+        """Enter the namespaces; the caller forks next and continues in the child."""
+        self.facts.update(enter(self.view))
+        self.limits_in_child = not self.facts["user_namespace"]
+
+    def entered(self) -> None:
+        """After that fork, as pid 1 of the new pid namespace."""
+        host_proc, self._proc_fd = self._proc_fd, _detached_proc()
+        use_guest_paths(self.view)
+        assert host_proc is not None
+        self._host_proc = host_proc
+        self._own_pids = os.open("self/ns/pid", os.O_RDONLY | os.O_CLOEXEC, dir_fd=host_proc)
+
+    def loaded(self) -> None:
+        """Measure ourselves by the host's procfs, which is given up then."""
+        own_proc, self._proc_fd = self._proc_fd, self._host_proc
+        super().loaded()
+        os.close(self._host_proc)
+        self._proc_fd = own_proc
+        self.facts["memory_watch"] = own_proc is not None
+
+    def new_pid_namespace(self, stacks: list[Any]) -> tuple[int, Any]:
+        """A namespace per child: it sees no other process, and dies with its init."""
+        if self._own_pids is None:
+            return 0, None
+        kernel.unshare(kernel.CLONE_NEWPID)
+        stack = stacks.pop() if stacks else ctypes.create_string_buffer(16384)
+        return kernel.pause_process(0, stack), stack
+
+    def leave_pid_namespace(self) -> None:
+        """Fork the next child into our own namespace again."""
+        if self._own_pids is not None:
+            kernel.setns(self._own_pids, kernel.CLONE_NEWPID)
+
+    def _child_scratch(self, serial: int, profile: dict[str, Any]) -> None:
+        kernel.unshare(kernel.CLONE_NEWNS)
+        owner = "" if self.facts["user_namespace"] else f",uid={NOBODY},gid={NOBODY}"
+        kernel.mount(
+            "tmpfs", SCRATCH, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC,
+            f"size={profile['scratch_mib']}m,nr_inodes={profile['scratch_files']},mode=0700{owner}",
+        )  # fmt: skip
+        os.chdir(SCRATCH)
+        if not self.facts["user_namespace"]:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+
+    def _confine(self, serial: int, profile: dict[str, Any]) -> None:
+        self._harden(profile)
+        if self._abi:
+            rules = [
+                (path, landlock.READ)
+                for path in (GUEST_STDLIB, GUEST_PACKAGES, *self.view.system)
+            ]
+            rules += [*_DEVICES, (SCRATCH, landlock.EVERYTHING & ~1), ("/", landlock.READ_DIR)]
+            landlock.restrict(self._abi, rules)
+        seccomp.install(seccomp.build(os.getpid(), fork=profile["fork"]))
+
+
+def _detached_proc() -> int | None:
+    """Procfs of our pid namespace as a descriptor only: no program can reach it by a path."""
+    try:
+        kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    except OSError:
+        return None  # parts of the container's /proc are masked; the kernel refuses a clean one
+    fd = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    kernel.umount("/proc")
+    return fd
+
+
+JAILS: dict[str, type[Jail]] = {
+    "full": FullJail,
+    "landlock": LandlockJail,
+    "chroot": ChrootJail,
+    "seccomp": SeccompJail,
+    "none": Jail,
+}

@@ -6,18 +6,17 @@ trainer whose event loop is busy for a second still gets its programs killed on 
 
 import contextlib
 import heapq
+import json
 import os
 import resource
 import select
 import signal
 import struct
-import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from .._frames import FrameReader, pack
-from . import _kernel as kernel
 from ._capture import Capture
 from ._cgroups import NoSlots, Slots
 from ._program import HAS_TRACEBACK, HAS_VALUE, REPORT
@@ -42,16 +41,19 @@ class Setup:
     """What a fresh child needs to become a jailed program."""
 
     jail: Jail
+    serial: int
     link: int
     session: bool
     profile: dict[str, Any]
-    cgroup_fds: list[int]
+    slots: Slots | NoSlots
+    slot: Any
 
 
 @dataclass(slots=True)
 class Child:
     """One forked process and what we know about it."""
 
+    serial: int
     pid: int
     init_pid: int
     link: int
@@ -92,8 +94,8 @@ class Zygote:
         self._jail = jail
         self._slots = slots
         self._num_spares = int(config["spares"])
-        self._default_profile = config["profile"]
-        self._default_key = profile_key(config["profile"])
+        self._default_profile = jail.profile(config["limits"])
+        self._default_key = profile_key(self._default_profile)
         self._reader = FrameReader()
         self._epoll = select.epoll()
         self._children: dict[int, Child] = {}
@@ -106,6 +108,7 @@ class Zygote:
         self._deadlines: list[tuple[float, int, str]] = []
         self._out = bytearray()
         self._next_tick = 0.0
+        self._serial = 0
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wake_read = wake_read
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -180,8 +183,6 @@ class Zygote:
 
     def _on_request(self, body: bytes) -> None:
         (head_size,) = _SIZE.unpack_from(body)
-        import json
-
         head = json.loads(body[4 : 4 + head_size])
         op = head["op"]
         if op == "run":
@@ -213,7 +214,7 @@ class Zygote:
         fresh = child is None
         if child is None:
             try:
-                child = self._take(head["profile"], session is not None)
+                child = self._take(self._jail.profile(limits), session is not None)
             except OSError as error:
                 self._send(
                     {"op": "result", "id": head["id"], "outcome": "broken", "detail": str(error)}
@@ -272,20 +273,23 @@ class Zygote:
         out, child_out = os.pipe2(os.O_CLOEXEC)
         err, child_err = os.pipe2(os.O_CLOEXEC)
         slot = self._slots.take()
+        self._serial += 1
+        serial = self._serial
+        self._jail.prepare_child(serial)
         init_pid, stack = self._jail.new_pid_namespace(self._stacks)
         pid = os.fork()
         if pid == 0:
             os.dup2(child_out, 1)
             os.dup2(child_err, 2)
             raise InChild(
-                Setup(self._jail, child_link, session, profile, self._slots.join_fds(slot))
+                Setup(self._jail, serial, child_link, session, profile, self._slots, slot)
             )
         self._jail.leave_pid_namespace()
         for fd in (child_link, child_out, child_err):
             os.close(fd)
         for fd in (link, out, err):
             os.set_blocking(fd, False)
-        child = Child(pid, init_pid, link, out, err, key, slot, stack, session)
+        child = Child(serial, pid, init_pid, link, out, err, key, slot, stack, session)
         self._children[pid] = child
         if init_pid:
             self._init_pids.add(init_pid)
@@ -370,7 +374,7 @@ class Zygote:
         for fd in (child.link, child.out, child.err):
             os.close(fd)
         self._slots.give_back(child.slot)
-        self._jail.forget(child.pid)
+        self._jail.forget(child.serial)
         if child.init_stack is not None:
             self._stacks.append(child.init_stack)
 
@@ -424,7 +428,7 @@ class Zygote:
                     self._watch(child, child.job)
 
     def _watch(self, child: Child, job: Job) -> None:
-        reason = self._jail.over_quota(child.pid, job.limits)
+        reason = self._jail.over_quota(child.serial, child.pid, job.limits)
         if reason is not None and job.verdict is None:
             job.verdict, job.detail = reason
             self._kill(child)
@@ -507,11 +511,3 @@ def socket_pair() -> tuple[int, int]:
 
     left, right = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM, 0)
     return left.detach(), right.detach()
-
-
-def close_in_child(keep: list[int]) -> None:
-    """Close everything of the zygote in a fresh child."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    kernel.close_above(keep)
-    sys.stdin = sys.__stdin__ = None  # type: ignore[assignment]
