@@ -11,6 +11,7 @@ from collections.abc import Sequence
 # are light; what is heavy (torch, ray) is imported inside their `run`.
 _COMMANDS = {
     "run": ("retool_trainer.commands.run", "train: prepare, SFT, evaluate, RL, export, summary"),
+    "report": ("retool_trainer.commands.report", "write a run as one HTML file"),
 }
 
 
@@ -22,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="uv run apps/trainer",
         description="Take a language model from SFT to RL with a Python tool. "
-        "Without a command: run the quickstart, a tiny model that learns to use Python on this CPU.",
+        "Without a command: the quickstart, a tiny model that learns to use Python on this CPU.",
         epilog="`uv run apps/trainer COMMAND --help` explains a command.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -130,6 +130,8 @@ class EngineConfig(Section):
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.85
     start_timeout_s: Positive = 600.0
     sync: Literal["disk", "broadcast"] = "disk"
+    sync_dir: str | None = None
+    """disk: a folder that all nodes share; null is the memory file system of this host."""
     colocated: bool = False
     """Policy and engine share devices; the engine sleeps while the policy trains."""
     probe_tolerance: Positive = 1e-4
@@ -297,6 +299,8 @@ class RayConfig(Section):
 
     address: str | None = None
     num_cpus: PositiveInt | None = None
+    min_free_memory_gib: NonNegative = 3.0
+    """A run is refused, rather than killed half way, when the driver's host has less."""
 
 
 class PortsConfig(Section):

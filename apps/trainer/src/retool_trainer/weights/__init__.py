@@ -7,9 +7,11 @@ from ._broadcast import (
     WeightReceiver,
     WeightSyncError,
 )
+from ._disk import DiskSync
 
 __all__ = [
     "BroadcastSender",
+    "DiskSync",
     "HttpReceiver",
     "SyncReport",
     "WeightReceiver",

@@ -51,13 +51,13 @@ def join(handshake: Handshake, rank: int, store: dist.Store | None = None) -> di
     if store is None:
         store = dist.TCPStore(handshake.host, handshake.port, is_master=False, timeout=timeout)
     store.set_timeout(timeout)
-    # The helper's names for its groups are read by torch's flight recorder only.
     group, _ = distributed_c10d._new_process_group_helper(
         handshake.world_size,
         rank,
         [],
         dist.Backend(handshake.backend),
         dist.PrefixStore(handshake.group, store),
+        # Also a part of the store's keys, so it is the same for all; hence one member a process.
         group_name=handshake.group,  # pyright: ignore[reportArgumentType]
         timeout=timeout,
     )

@@ -1,0 +1,82 @@
+"""`run`: train what a configuration describes."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from retool_trainer.config import ConfigError, load_config
+
+_STAGES = ("sft", "rl")
+
+
+def quickstart_config() -> Path:
+    """`configs/quickstart.yaml` of the repository that this package is installed from."""
+    return Path(__file__).resolve().parents[5] / "configs" / "quickstart.yaml"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="default: configs/quickstart.yaml"
+    )
+    parser.add_argument(
+        "--run-dir",
+        type=Path,
+        metavar="DIR",
+        help="where everything is written (default: runs/NAME, NAME as in the config); "
+        "a run that was interrupted there is continued",
+    )
+    parser.add_argument(
+        "--stages",
+        metavar="LIST",
+        help="only these, e.g. sft or rl or sft,rl (default: the config's)",
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="delete what is in the run folder and start again"
+    )
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="override a key of the config, e.g. rl.steps=3 policy.data_parallel=2 engine=vllm",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, and return 0; 2 for a configuration that cannot run; 1 for a run that failed."""
+    overrides = list(args.overrides)
+    if args.stages is not None:
+        overrides.append(f"stages=[{args.stages}]")
+    try:
+        config = load_config(args.config or quickstart_config(), overrides)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    # Imported late: --help and a mistyped key answer at once.
+    from retool_trainer.engines import EngineServerError
+    from retool_trainer.pipeline import run as run_pipeline
+    from retool_trainer.platform import PlatformError
+    from retool_trainer.run_folder import RunFolderError
+    from retool_trainer.stages import EngineDesyncError, PrepareError
+    from retool_trainer.workers import ClusterError, WorkerError
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    run_dir = args.run_dir or Path("runs") / config.name
+    try:
+        run_pipeline(config, run_dir, fresh=args.fresh)
+    except (RunFolderError, ClusterError, PrepareError, PlatformError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (EngineDesyncError, EngineServerError, WorkerError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(
+            f"\nstopped; the same command continues from the last checkpoint in {run_dir}",
+            file=sys.stderr,
+        )
+        return 130
+    return 0

@@ -1,0 +1,130 @@
+"""The vLLM servers of a run: one Ray actor each, which starts, watches and ends its process."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+from retool_trainer.config import RunConfig
+from retool_trainer.engines import VllmServer
+from retool_trainer.platform import VllmLaunch, get_platform
+
+from ._calls import result
+
+
+class _EngineServerActor:
+    """Owns one server process; the process ends with the actor, however the actor ends."""
+
+    def __init__(self, config: RunConfig, index: int, log_file: str) -> None:
+        self._config, self._index, self._log_file = config, index, Path(log_file)
+        self._server: VllmServer | None = None
+        self._port = 0
+
+    def start(self, model: str) -> str:
+        """Start the server on these weights and return its URL once it serves."""
+        import ray
+
+        config = self._config
+        host = ray.util.get_node_ip_address() if config.ray.address else "127.0.0.1"
+        if not self._port:
+            self._port = (
+                config.ports.engine + self._index if config.ports.engine else _free_port(host)
+            )
+        platform = get_platform(config.platform)
+        command = platform.vllm_command(
+            config.engine, VllmLaunch(model=model, host=host, port=self._port, seed=config.seed)
+        )
+        environment = {s.name: s.value for s in platform.environment("engine", config)}
+        self._server = VllmServer(
+            command,
+            url=f"http://{host}:{self._port}",
+            environment=environment | config.engine.env,
+            log_file=self._log_file,
+        )
+        self._server.wait_until_healthy(config.engine.start_timeout_s)
+        return self._server.url
+
+    def ensure(self, model: str) -> bool:
+        """Restart the server on these weights if it is not healthy; True if it was restarted."""
+        assert self._server is not None
+        if self._server.healthy():
+            return False
+        self._server.close()
+        self.start(model)
+        return True
+
+    def process_id(self) -> int:
+        """For tests that kill the server."""
+        assert self._server is not None
+        return self._server.process_id
+
+    def close(self) -> None:
+        """End the server."""
+        if self._server:
+            self._server.close()
+
+
+class EngineServers:
+    """All replicas; empty for the embedded engine."""
+
+    def __init__(self, config: RunConfig, model: Path, log_folder: Path) -> None:
+        """Start the servers and wait until they serve."""
+        import ray
+
+        self._config = config
+        platform = get_platform(config.platform)
+        options: dict[str, Any] = (
+            {"num_cpus": 1}
+            if config.platform == "cpu"
+            else platform.ray_options(config.engine.tensor_parallel)
+        )
+        self._actors: list[Any] = []
+        self.urls: list[str] = []
+        self.num_restarts = 0
+        if config.engine.kind != "vllm":
+            return
+        actor: Any = ray.remote(_EngineServerActor)
+        self._actors = [
+            actor.options(**options).remote(config, index, str(log_folder / f"vllm-{index}.log"))
+            for index in range(config.engine.replicas)
+        ]
+        self.urls = result(
+            [actor.start.remote(str(model)) for actor in self._actors],
+            what="start of the vLLM servers",
+            timeout_s=config.engine.start_timeout_s + 60,
+        )
+
+    def ensure(self, model: Path) -> int:
+        """Restart what has died, on these weights; returns how many were restarted."""
+        restarted = result(
+            [actor.ensure.remote(str(model)) for actor in self._actors],
+            what="health of the vLLM servers",
+            timeout_s=self._config.engine.start_timeout_s + 60,
+        )
+        self.num_restarts += sum(restarted)
+        return sum(restarted)
+
+    def process_ids(self) -> list[int]:
+        """Of the servers."""
+        return result([actor.process_id.remote() for actor in self._actors], what="vLLM servers")
+
+    def close(self) -> None:
+        """End the servers."""
+        import ray
+
+        from ._calls import WorkerError
+
+        for actor in self._actors:
+            try:
+                result(actor.close.remote(), what="end of a vLLM server", timeout_s=60.0)
+            except WorkerError:
+                pass  # the actor is dead, and its server died with it
+            ray.kill(actor)
+        self._actors = []
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]

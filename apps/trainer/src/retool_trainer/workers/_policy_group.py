@@ -1,0 +1,185 @@
+"""The ranks of the policy, one Ray actor each, called together."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from retool_trainer.config import OptimizerConfig, RunConfig
+from retool_trainer.platform import get_platform
+
+from ._calls import result
+
+if TYPE_CHECKING:
+    from retool_trainer.policy import Row, TokenLoss
+
+_START_TIMEOUT_S = 900.0
+
+
+class _PolicyRank:
+    """The actor: one rank, whose policy the group calls by name of the method."""
+
+    def __init__(self, rank: int, config: RunConfig, hf_folder: str) -> None:
+        self._rank, self._config, self._hf_folder = rank, config, hf_folder
+        self._policy: Any = None
+        self._sender: Any = None
+
+    def rendezvous(self, port: int | None) -> tuple[str, int]:
+        """Choose an address and a free port for the process group; called on rank 0."""
+        import ray
+
+        host = ray.util.get_node_ip_address() if self._config.ray.address else "127.0.0.1"
+        if port:
+            return host, port
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return host, probe.getsockname()[1]
+
+    def start(self, address: str, port: int) -> None:
+        """Join the process group and load the weights."""
+
+        from retool_trainer.policy import Policy
+
+        policy = self._config.policy
+        self._policy = Policy(
+            Path(self._hf_folder),
+            policy=policy,
+            platform=self._config.platform,
+            rank=self._rank,
+            world_size=policy.world_size,
+            master_addr=address,
+            master_port=port,
+            seed=self._config.seed,
+        )
+
+    def connect_engines(self, urls: Sequence[str], host: str) -> None:
+        """Rank 0 opens the group over which weights are broadcast."""
+        from retool_trainer.weights import BroadcastSender, HttpReceiver
+
+        config = self._config
+        if self._rank == 0:
+            receivers = [
+                HttpReceiver(url=url, num_processes=config.engine.tensor_parallel) for url in urls
+            ]
+            self._sender = BroadcastSender(
+                receivers,
+                backend=get_platform(config.platform).collective_backend,
+                host=host,
+                port=config.ports.weights,
+            )
+            self._sender.connect()
+
+    def broadcast(self, weight_version: int) -> None:
+        """Send the weights; gathering them is a collective, so every rank takes part."""
+        weights = self._policy.weights()
+        if self._rank == 0:
+            self._sender.send(weights, weight_version)
+        else:
+            for _ in weights:
+                pass
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call the policy's method of this name."""
+        return getattr(self._policy, method)(*args)
+
+    def process_id(self) -> int:
+        """For tests that kill a rank."""
+        return os.getpid()
+
+
+class PolicyGroup:
+    """The policy as the driver sees it; every method is one call to all ranks."""
+
+    def __init__(self, config: RunConfig, hf_folder: Path) -> None:
+        """Start the ranks; they load in the background, and the first call waits for them."""
+        import ray
+
+        platform = get_platform(config.platform)
+        environment = {item.name: item.value for item in platform.environment("policy", config)}
+        actor: Any = ray.remote(_PolicyRank)
+        options = platform.ray_options() if config.platform != "cpu" else {"num_cpus": 1}
+        self._ranks: list[Any] = [
+            actor.options(**options, runtime_env={"env_vars": environment}).remote(
+                rank, config, str(hf_folder)
+            )
+            for rank in range(config.policy.world_size)
+        ]
+        address, port = result(
+            self._ranks[0].rendezvous.remote(config.ports.policy),
+            what="policy rank 0",
+            timeout_s=_START_TIMEOUT_S,
+        )
+        self._address = address
+        self._started: list[Any] | None = [rank.start.remote(address, port) for rank in self._ranks]
+
+    def _await_start(self) -> None:
+        if self._started is not None:
+            started, self._started = self._started, None
+            result(started, what="start of the policy", timeout_s=_START_TIMEOUT_S)
+
+    def _call(self, method: str, *args: Any) -> list[Any]:
+        import ray
+
+        self._await_start()
+        shared = [ray.put(value) if isinstance(value, list) else value for value in args]
+        return result(
+            [rank.call.remote(method, *shared) for rank in self._ranks], what=f"policy.{method}"
+        )
+
+    def set_optimizer(self, config: OptimizerConfig, total_steps: int) -> None:
+        """Start a stage with a fresh optimizer and schedule."""
+        self._call("set_optimizer", config, total_steps)
+
+    def logprobs(self, rows: Sequence[Row], temperature: float = 1.0) -> list[np.ndarray]:
+        """Log-probabilities of every token of the rows, aligned with their ids."""
+        return self._call("logprobs", list(rows), temperature)[0]
+
+    def step(
+        self, rows: Sequence[Row], loss: TokenLoss, temperature: float = 1.0
+    ) -> dict[str, float]:
+        """One optimizer step on the whole batch."""
+        return self._call("step", list(rows), loss, temperature)[0]
+
+    def connect_engines(self, urls: Sequence[str]) -> None:
+        """Open the group over which weights are broadcast."""
+        self._await_start()
+        result(
+            [rank.connect_engines.remote(list(urls), self._address) for rank in self._ranks],
+            what="connection of the engines",
+            timeout_s=_START_TIMEOUT_S,
+        )
+
+    def broadcast(self, weight_version: int) -> None:
+        """Send the weights to the connected engines."""
+        result(
+            [rank.broadcast.remote(weight_version) for rank in self._ranks], what="weight broadcast"
+        )
+
+    def export_hf(self, folder: Path) -> None:
+        """Write a Hugging Face folder."""
+        self._call("export_hf", folder)
+
+    def save(self, folder: Path) -> None:
+        """Write model, optimizer, schedule and random state."""
+        self._call("save", folder)
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote."""
+        self._call("load", folder)
+
+    def process_ids(self) -> list[int]:
+        """Of the ranks."""
+        return result([rank.process_id.remote() for rank in self._ranks], what="policy")
+
+    def close(self) -> None:
+        """End the ranks."""
+        import ray
+
+        for rank in self._ranks:
+            ray.kill(rank)
+        self._ranks = []

@@ -1,0 +1,61 @@
+"""All actors of a run, started and ended together."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from retool_trainer.config import RunConfig
+
+from ._engine_servers import EngineServers
+from ._policy_group import PolicyGroup
+from ._rollouts import Rollouts
+
+
+class Workers:
+    """The policy, the engines and the rollouts."""
+
+    def __init__(self, config: RunConfig, model: Path, log_folder: Path) -> None:
+        """Start everything on the weights of a Hugging Face folder.
+
+        The policy loads in the background while the engines start.
+        """
+        self._config, self._model = config, model
+        with ExitStack() as stack:
+            self.policy = PolicyGroup(config, model)
+            stack.callback(self.policy.close)
+            self.servers = EngineServers(config, model, log_folder)
+            stack.callback(self.servers.close)
+            self.rollouts = Rollouts(config, model, self.servers.urls)
+            stack.callback(self.rollouts.close)
+            self._stack = stack.pop_all()
+        self._broadcasts = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def load_engines(self, folder: Path, weight_version: int) -> None:
+        """Give every engine the weights of a folder; a server that had died starts on them."""
+        self._model = folder
+        self.servers.ensure(folder)
+        self.rollouts.load(folder, weight_version)
+
+    def broadcast(self, weight_version: int) -> None:
+        """Send the policy's weights to every server over the collective backend."""
+        self.servers.ensure(self._model)
+        if not self._broadcasts:
+            self.policy.connect_engines(self.servers.urls)
+            self._broadcasts = True
+        self.rollouts.pause()
+        self.policy.broadcast(weight_version)
+        self.rollouts.resume(weight_version)
