@@ -4,12 +4,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from ._normalise import grams, normalise, numbers, overlap, same_gold
 from ._records import Problem, Trajectory
 
-R = TypeVar("R", Problem, Trajectory)
+R = TypeVar("R", bound=Problem | Trajectory)
 
 _CANDIDATE = 0.15  # share of a benchmark problem's grams that a row must hold to be looked at
 
@@ -185,4 +185,4 @@ def mark_contaminated(
         if hits is None:
             yield record
         elif not drop:
-            yield record.with_problem_fields(contaminated_by=tuple(hits))
+            yield cast("R", record.with_problem_fields(contaminated_by=tuple(hits)))

@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"\d+")
 _WHOLE = re.compile(r"\d+|\d{1,3}(?:,\d{3})+", re.ASCII)
 
 GRAM = 6
-"""Characters per gram: long enough to tell phrases apart, short enough to survive a changed word."""
+"""Characters per gram: enough to tell phrases apart, few enough to survive a changed word."""
 
 
 def normalise(text: str) -> str:
