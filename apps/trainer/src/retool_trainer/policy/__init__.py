@@ -1,0 +1,18 @@
+"""The policy: a dense decoder on Megatron-core that is trained by rows of tokens."""
+
+from ._hf_config import CheckpointError, ModelDims, read_dims
+from ._policy import Policy
+from ._random_init import make_random_hf
+from ._rows import Row, TokenBatch, TokenLoss, nll
+
+__all__ = [
+    "CheckpointError",
+    "ModelDims",
+    "Policy",
+    "Row",
+    "TokenBatch",
+    "TokenLoss",
+    "make_random_hf",
+    "nll",
+    "read_dims",
+]

@@ -1,0 +1,176 @@
+"""Save and load a policy through Megatron's dist_checkpointing; any layout can read any other's."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import uuid
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedStateDict
+from megatron.core.dist_checkpointing.strategies.torch import (
+    MCoreSavePlanner,
+    TorchDistSaveShardedStrategy,
+    _replace_state_dict_keys_with_sharded_keys,
+    mcore_to_pyt_state_dict,
+)
+from megatron.core.distributed import DistributedDataParallel
+from megatron.core.optimizer.optimizer import MegatronOptimizer
+from torch.distributed import checkpoint as torch_checkpoint
+
+from ._hf_config import CheckpointError, ModelDims
+from ._hf_files import replace_folder
+
+# The optimizer's state is written by whole parameters, so that every layout can read it.
+_OPTIMIZER_FORMAT = {"distrib_optim_sharding_type": "fully_reshardable"}
+
+
+class _InProcess(TorchDistSaveShardedStrategy):
+    """Megatron's torch_dist format, written by this process.
+
+    Megatron writes through forked children and a spawned manager process: 5 to 16 s for a model of
+    a megabyte, and a fork of a process that has threads. torch's own writer makes the same files.
+    """
+
+    def save(self, sharded_state_dict: ShardedStateDict, checkpoint_dir: str | Path) -> None:
+        grouped, _, _ = _replace_state_dict_keys_with_sharded_keys(
+            sharded_state_dict, keep_only_main_replica=True
+        )
+        torch_checkpoint.save(
+            mcore_to_pyt_state_dict(grouped, False),
+            storage_writer=torch_checkpoint.FileSystemWriter(checkpoint_dir),
+            planner=MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False),
+        )
+
+
+def save_checkpoint(
+    folder: Path,
+    dims: ModelDims,
+    model: DistributedDataParallel,
+    optimizer: MegatronOptimizer | None,
+    progress: dict[str, Any],
+) -> None:
+    """Write everything that training depends on; the folder appears only when complete.
+
+    Args:
+        folder: The target, the same on every rank and on storage that all of them see.
+        dims: Kept in the checkpoint; loading compares them.
+        model: Its parameters.
+        optimizer: Its state; None leaves it out.
+        progress: Plain values, equal on every rank.
+    """
+    draft = Path(_from_rank_0(str(folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}"))))
+    if dist.get_rank() == 0:
+        draft.mkdir(parents=True)
+    dist.barrier()
+    try:
+        state = _sharded_state(model, optimizer, is_loading=False)
+        state["common"] = {"dims": _comparable(dims), "progress": progress}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            dist_checkpointing.save(state, str(draft), sharded_strategy=_InProcess("torch_dist", 1))
+        dist.barrier()
+        if dist.get_rank() == 0:
+            replace_folder(draft, folder)
+        dist.barrier()
+    except BaseException:
+        if dist.get_rank() == 0:
+            shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def load_checkpoint(
+    folder: Path,
+    dims: ModelDims,
+    model: DistributedDataParallel,
+    optimizer: MegatronOptimizer | None,
+) -> dict[str, Any]:
+    """Fill model, optimizer and random generators from a checkpoint of any layout.
+
+    Returns:
+        The `progress` it was saved with.
+
+    Raises:
+        CheckpointError: There is no complete checkpoint, or it is of another model.
+    """
+    if not (folder / "metadata.json").exists():
+        raise CheckpointError(f"{folder} is not a checkpoint: it has no metadata.json")
+    common = dist_checkpointing.load_common_state_dict(str(folder))["common"]
+    compare_dims(folder, common["dims"], dims)
+    state = _sharded_state(model, optimizer, is_loading=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loaded = dist_checkpointing.load(state, str(folder))
+    model.module.load_state_dict(loaded["model"], strict=True)
+    if optimizer is not None:
+        optimizer.load_state_dict(loaded["optimizer"])
+    _set_random_states(loaded["random"])
+    return common["progress"]
+
+
+def compare_dims(folder: Path, saved: dict[str, Any], dims: ModelDims) -> None:
+    """Refuse a checkpoint of another model, naming every number that differs."""
+    expected = _comparable(dims)
+    differing = [
+        f"{name} is {saved.get(name)!r} in the checkpoint but {expected[name]!r} in the model"
+        for name in expected
+        if saved.get(name) != expected[name]
+    ]
+    if differing:
+        raise CheckpointError(f"{folder} is of another model: {'; '.join(differing)}")
+
+
+def _comparable(dims: ModelDims) -> dict[str, Any]:
+    return {name: value for name, value in asdict(dims).items() if name != "raw"}
+
+
+def _sharded_state(
+    model: DistributedDataParallel, optimizer: MegatronOptimizer | None, *, is_loading: bool
+) -> dict[str, Any]:
+    sharded_model = model.module.sharded_state_dict()
+    state: dict[str, Any] = {"model": sharded_model, "random": _random_states()}
+    if optimizer is not None:
+        state["optimizer"] = optimizer.sharded_state_dict(
+            sharded_model, is_loading=is_loading, metadata=_OPTIMIZER_FORMAT
+        )
+    return state
+
+
+def _random_states() -> ShardedObject:
+    """The generators of pipeline and tensor rank; data-parallel ranks are replicas."""
+    pipeline = parallel_state.get_pipeline_model_parallel_rank()
+    tensor = parallel_state.get_tensor_model_parallel_rank()
+    states = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+    }
+    return ShardedObject(
+        "random",
+        states,
+        (
+            parallel_state.get_pipeline_model_parallel_world_size(),
+            parallel_state.get_tensor_model_parallel_world_size(),
+        ),
+        (pipeline, tensor),
+        replica_id=parallel_state.get_data_parallel_rank(),
+    )
+
+
+def _set_random_states(states: dict[str, Any]) -> None:
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    torch.set_rng_state(states["torch"])
+
+
+def _from_rank_0(value: str) -> str:
+    values = [value]
+    dist.broadcast_object_list(values, src=0)
+    return values[0]
