@@ -1,5 +1,6 @@
 """A dialect: how prompt, turn, call, observation and answer look for one kind of model."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from ._template import CHATML_TOOLS, ChatTemplate, TemplateError
 from ._tokenizer import Piece, Tokenizer
 from ._turn import MalformedCall, Turn
+
+_THOUGHT_TAGS = ("<think>", "</think>")
 
 
 class Dialect(ABC):
@@ -94,6 +97,10 @@ class Dialect(ABC):
         """What follows a turn that neither calls nor answers, where that does not end it all."""
         raise NotImplementedError(f"in {self.name!r} such a turn ends the trajectory")
 
+    def own_words(self, text: str) -> list[Piece]:
+        """The policy's prose; its think tags are single tokens if the tokenizer has them."""
+        return [(part, part in _THOUGHT_TAGS) for part in re.split(r"(</?think>)", text) if part]
+
     @property
     @abstractmethod
     def call_form(self) -> str:
@@ -149,8 +156,12 @@ def make_dialect(
         ValueError: There is no such dialect, or the chat template does not fit it.
     """
     from ._hermes import HermesDialect
+    from ._retool import RetoolDialect
+    from ._seed import SeedDialect
 
-    kinds: dict[str, Callable[..., Dialect]] = {"hermes": HermesDialect}
+    kinds: dict[str, Callable[..., Dialect]] = {
+        kind.name: kind for kind in (HermesDialect, RetoolDialect, SeedDialect)
+    }
     if name not in kinds:
         raise ValueError(f"there is no dialect {name!r}; choose one of {', '.join(sorted(kinds))}")
     return kinds[name](

@@ -8,11 +8,20 @@ from typing import Any
 from ._dialect import Dialect
 from ._template import TemplateError
 from ._tokenizer import Piece
-from ._turn import MAX_PARSED_CALLS, MalformedCall, ToolCallRequest, Turn, find_answer, read_call
+from ._turn import (
+    MAX_PARSED_CALLS,
+    THOUGHT_TAGS,
+    MalformedCall,
+    ToolCallRequest,
+    Turn,
+    find_answer,
+    find_outside_thoughts,
+    read_call,
+)
 
 _CALL, _END_CALL = "<tool_call>", "</tool_call>"
 _CALL_HEAD = _CALL + '\n{"name": "'
-_TAG = re.compile(r"<think>|</think>|<tool_call>")
+_TAG = re.compile(f"{THOUGHT_TAGS}|{_CALL}")
 
 
 class HermesDialect(Dialect):
@@ -65,7 +74,7 @@ class HermesDialect(Dialect):
 
     def turn_ids(self, text: str, calls: Sequence[Mapping[str, Any]]) -> list[int]:
         """Encode prose, then each call on its own line, then the end of the turn."""
-        pieces: list[Piece] = [*_with_thoughts(text)]
+        pieces: list[Piece] = [*self.own_words(text)]
         for i, call in enumerate(calls):
             if text or i > 0:
                 pieces.append(("\n", False))
@@ -94,26 +103,17 @@ class HermesDialect(Dialect):
         """Collect the calls outside thoughts. A turn without any ends the trajectory."""
         prose: list[str] = []
         calls: list[ToolCallRequest | MalformedCall] = []
-        thinking = self.opens_thought
-        position = 0
-        while tag := _TAG.search(text, position):
-            if tag[0] != _CALL:
-                thinking = tag[0] == "<think>"
-                prose.append(text[position : tag.end()])
-                position = tag.end()
-                continue
-            if thinking:
-                prose.append(text[position : tag.end()])
-                position = tag.end()
-                continue
+        thinking, position = self.opens_thought, 0
+        while len(calls) < MAX_PARSED_CALLS:
+            tag, thinking = find_outside_thoughts(text, _TAG, position, thinking)
+            if tag is None:
+                break
             prose.append(text[position : tag.start()])
-            call, end = _read_tagged_call(text, tag.end())
+            call, position = read_tagged_call(text, tag.end())
             calls.append(call)
-            position = end
-            if len(calls) == MAX_PARSED_CALLS:
-                problem = f"only the first {MAX_PARSED_CALLS} calls of a turn are read"
-                calls.append(MalformedCall(text=text[position : position + 200], problem=problem))
-                position = len(text)
+        else:
+            problem = f"only the first {MAX_PARSED_CALLS} calls of a turn are read"
+            calls.append(MalformedCall(text=text[position : position + 200], problem=problem))
         prose.append(text[position:])
         if calls:  # the newline before a call belongs to the format
             prose[0] = prose[0].removesuffix("\n")
@@ -134,7 +134,7 @@ class HermesDialect(Dialect):
         )
 
 
-def _read_tagged_call(text: str, start: int) -> tuple[ToolCallRequest | MalformedCall, int]:
+def read_tagged_call(text: str, start: int) -> tuple[ToolCallRequest | MalformedCall, int]:
     """Read the call behind an opening tag; return it and where to go on."""
     call, end = read_call(text, start)
     # The JSON says where it ends: its code may itself spell the closing tag.
@@ -146,10 +146,3 @@ def _read_tagged_call(text: str, start: int) -> tuple[ToolCallRequest | Malforme
     if end >= 0 and isinstance(call, ToolCallRequest) and text[end:closing].strip():
         call = MalformedCall(text=text[start : start + 200], problem="text follows the JSON object")
     return call, closing + len(_END_CALL)
-
-
-def _with_thoughts(text: str) -> list[Piece]:
-    """The policy's prose; its think tags are single tokens if the tokenizer has them."""
-    return [
-        (part, part in ("<think>", "</think>")) for part in re.split(r"(</?think>)", text) if part
-    ]

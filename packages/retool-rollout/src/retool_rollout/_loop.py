@@ -364,7 +364,7 @@ class _Run:
     async def _observe(self, session: ToolSession, turn: Turn) -> None:
         """Run the calls of the last turn and append what the policy reads next."""
         answered = sum(len(record.calls) for record in self.turns)
-        if answered >= self.limits.calls:
+        if turn.calls and answered >= self.limits.calls:
             raise _End(Status.TRUNCATED, StopReason.MAX_CALLS)
         if len(self.turns) >= self.limits.turns:
             raise _End(Status.TRUNCATED, StopReason.MAX_TURNS)

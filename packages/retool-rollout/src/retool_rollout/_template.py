@@ -20,13 +20,9 @@ You may call one or more functions to assist with the user query.
 
 You are provided with function signatures within <tools></tools> XML tags:
 <tools>
-{%- for tool in tools %}
-{{ tool | tojson }}
-{%- endfor %}
+{%- for tool in tools %}{{ '\\n' }}{{ tool | tojson }}{% endfor %}{{ '\\n' }}</tools>
 
-</tools>
-
-For each function call, return a json object with function name and arguments within
+For each function call, return a json object with function name and arguments within \
 <tool_call></tool_call> XML tags:
 <tool_call>
 {"name": <function-name>, "arguments": <args-json-object>}
@@ -74,10 +70,20 @@ class ChatTemplate:
             TemplateError: The Jinja text does not compile.
         """
         import jinja2
+        from jinja2.ext import Extension
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+        class Generation(Extension):
+            """`{% generation %}` marks trainable text for masks made of templates; ours are not."""
+
+            tags = {"generation"}  # noqa: RUF012 - Jinja declares it on the instance
+
+            def parse(self, parser: Any) -> Any:
+                next(parser.stream)
+                return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
         )
         environment.filters.update(tojson=_to_json)  # pyright: ignore[reportUnknownMemberType]
         environment.globals.update(  # pyright: ignore[reportUnknownMemberType]

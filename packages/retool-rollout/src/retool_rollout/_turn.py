@@ -1,6 +1,7 @@
 """What a policy's turn says: prose, calls, malformed calls, an answer."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -41,6 +42,34 @@ class Turn:
     """The final answer that the turn states, if any."""
     ends: bool = field(kw_only=True, default=True)
     """Nothing follows this turn: it answers, or it asks for nothing."""
+
+
+THOUGHT_TAGS = "<think>|</think>"
+
+
+def find_outside_thoughts(
+    text: str, pattern: re.Pattern[str], position: int, thinking: bool
+) -> tuple[re.Match[str] | None, bool]:
+    """Find an opening that is not part of a thought.
+
+    Args:
+        text: The turn.
+        pattern: `THOUGHT_TAGS` and the openings looked for, as alternatives.
+        position: Where to begin.
+        thinking: Whether a thought is open there.
+
+    Returns:
+        The match, or None, and whether a thought is open behind it.
+    """
+    while match := pattern.search(text, position):
+        if match[0] == "<think>":
+            thinking = True
+        elif match[0] == "</think>":
+            thinking = False
+        elif not thinking:
+            return match, thinking
+        position = match.end()
+    return None, thinking
 
 
 def read_call(text: str, start: int) -> tuple[ToolCallRequest | MalformedCall, int]:
