@@ -184,6 +184,8 @@ class SftConfig(Section):
 
     phases: list[SftPhase] = Field(min_length=1)
     batch_size: PositiveInt = 32
+    data_parallel: PositiveInt | None = None
+    """SFT alone: no engine runs, so its devices can train too. null is policy.data_parallel."""
     max_tokens: PositiveInt = 9216
     """Rows longer than this are dropped and counted, never cut."""
     pack: bool = False
@@ -268,7 +270,7 @@ class RlConfig(Section):
     checkpoint_every: PositiveInt = 10
     optimizer: OptimizerConfig = OptimizerConfig()
     start_from: str | None = None
-    """Skip SFT: the Hugging Face folder whose weights RL starts from."""
+    """The Hugging Face folder whose weights RL starts from; giving it skips SFT."""
 
 
 class EvaluationSet(Section):
@@ -393,8 +395,27 @@ class RunConfig(Section):
         """`engine: vllm` is short for `engine: {kind: vllm}`."""
         return {"kind": value} if isinstance(value, str) else value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _start_from_skips_sft(cls, tree: Any) -> Any:
+        """`rl.start_from` alone skips SFT; no second key has to agree with it."""
+        if isinstance(tree, dict) and "stages" not in tree:
+            rl = tree.get("rl")
+            if isinstance(rl, dict) and rl.get("start_from"):
+                return {**tree, "stages": ["rl"]}
+        return tree
+
+    @property
+    def sft_policy(self) -> PolicyConfig:
+        """The policy's layout while SFT runs."""
+        if self.sft is None or self.sft.data_parallel is None:
+            return self.policy
+        return self.policy.model_copy(update={"data_parallel": self.sft.data_parallel})
+
     @model_validator(mode="after")
     def _stages_are_described(self) -> RunConfig:
+        if "sft" in self.stages and self.rl is not None and self.rl.start_from:
+            raise ValueError("rl.start_from skips SFT, but stages names it; remove one of the two")
         for stage in self.stages:
             if getattr(self, stage) is None:
                 raise ValueError(f"stages names {stage!r}, but there is no section {stage!r}")
