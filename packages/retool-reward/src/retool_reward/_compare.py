@@ -1,5 +1,7 @@
 """Compare two parsed answers by their shape: names, units, lists, tuples, sets, relations."""
 
+from collections.abc import Callable, Iterable
+
 from ._exact import NotExact, rational
 from ._matrix import matrix_of
 from ._node import Kind, Node, minus, negative, number
@@ -15,13 +17,25 @@ _INEQUALITIES = frozenset(_STRICT)
 _MEANINGFUL = frozenset({"sum", "prod", "int", "lim", "det"})
 
 
-def same(pred: Node, gold: Node, *, decimal_places: int) -> bool | None:
+def same(
+    pred: Node,
+    gold: Node,
+    *,
+    decimal_places: int,
+    symbolic: Callable[[Node, Node], bool | None] | None = None,
+) -> bool | None:
     """Whether an answer says what the gold says; None if that cannot be told.
 
     The rules for arguable pairs are listed in RULES.md.
+
+    Args:
+        pred: The answer's tree.
+        gold: The gold's tree.
+        decimal_places: See `GradeConfig.decimal_places`.
+        symbolic: Asked where the numeric probe does not know what a term means.
     """
-    verdict = _Comparison(decimal_places).same(pred, gold)
-    if verdict is False and (_has_meaningful(pred) or _has_meaningful(gold)):
+    verdict = _Comparison(decimal_places, symbolic).same(pred, gold)
+    if verdict is False and symbolic is None and (_has_meaningful(pred) or _has_meaningful(gold)):
         return None
     return verdict
 
@@ -33,13 +47,17 @@ def _has_meaningful(node: Node) -> bool:
 
 
 class _Comparison:
-    def __init__(self, decimal_places: int) -> None:
+    def __init__(
+        self, decimal_places: int, symbolic: Callable[[Node, Node], bool | None] | None
+    ) -> None:
         self._places = decimal_places
+        self._symbolic = symbolic
 
     def same(self, pred: Node, gold: Node) -> bool | None:
         if pred == gold:
             return True
         pred, gold = _exact_part(pred), _exact_part(gold)
+        pred, gold = _of_point(pred, gold), _of_point(gold, pred)
         if Kind.TEXT in (pred.kind, gold.kind):
             return pred.kind is gold.kind and as_text(pred.name) == as_text(gold.name)
         for rule in (self._named, self._sets, self._relations, self._quantities):
@@ -117,10 +135,13 @@ class _Comparison:
         if pred.kind is not Kind.QUANTITY and gold.kind is not Kind.QUANTITY:
             return _NEXT
         if pred.kind is gold.kind:
-            if contradict(pred.name, gold.name) or (pred.name == "%") != (gold.name == "%"):
+            names = {pred.name, gold.name}
+            if contradict(pred.name, gold.name) or (len(names) == 2 and _is_strict(names)):  # noqa: PLR2004
                 return False
             return self.same(pred.args[0], gold.args[0])
         quantity = pred if pred.kind is Kind.QUANTITY else gold
+        if quantity is gold and quantity.name.startswith("glued"):
+            return False  # 4m^2 as a gold is a formula
         inner = quantity.args[0]
         readings = [inner]
         if quantity.name == "%":
@@ -164,7 +185,13 @@ class _Comparison:
     def _scalars(self, pred: Node, gold: Node) -> bool | None:
         if pred.kind in _NOT_SCALAR or gold.kind in _NOT_SCALAR:
             return False
-        return same_scalar(pred, gold, decimal_places=self._places)
+        verdict = same_scalar(pred, gold, decimal_places=self._places)
+        doubtful = verdict is None or (
+            verdict is False and (_has_meaningful(pred) or _has_meaningful(gold))
+        )
+        if doubtful and self._symbolic is not None:
+            return self._symbolic(pred, gold)
+        return None if doubtful else verdict
 
     def _ratios(self, pred: Node, gold: Node) -> bool | None:
         if pred.kind is not gold.kind or len(pred.args) != len(gold.args):
@@ -244,13 +271,32 @@ _NOT_SCALAR = frozenset(
 )
 
 
-def _any(verdicts: "object") -> bool | None:
+def _any(verdicts: Iterable[bool | None]) -> bool | None:
     found: bool | None = False
-    for verdict in verdicts:  # type: ignore[attr-defined]
+    for verdict in verdicts:
         if verdict:
             return True
         found = None if verdict is None else found
     return found
+
+
+def _is_strict(names: set[str]) -> bool:
+    """Whether one of two different units changes what the number says."""
+    return any(name == "%" or name.startswith("mod ") for name in names)
+
+
+def _of_point(node: Node, other: Node) -> Node:
+    """Read A(1, 2) as the point, and C(5, 2) as the binomial where no point is asked for."""
+    if node.kind is not Kind.MUL or len(node.args) != 2 or node.args[1].kind is not Kind.TUPLE:  # noqa: PLR2004
+        return node
+    letter, coordinates = node.args
+    if letter.kind is not Kind.SYMBOL or not letter.name.isupper():
+        return node
+    if other.kind in (Kind.TUPLE, Kind.LIST):
+        return coordinates
+    if letter.name == "C" and len(coordinates.args) == 2:  # noqa: PLR2004
+        return Node(Kind.CALL, coordinates.args, "binom")
+    return node
 
 
 def _is_relation(node: Node) -> bool:
@@ -360,9 +406,7 @@ def _deep_kind(node: Node) -> Kind:
 def _flat(node: Node) -> list[Node]:
     """Return the members of nested unions (of anything of one kind)."""
     return [
-        leaf
-        for part in node.args
-        for leaf in (_flat(part) if part.kind is node.kind else [part])
+        leaf for part in node.args for leaf in (_flat(part) if part.kind is node.kind else [part])
     ]
 
 

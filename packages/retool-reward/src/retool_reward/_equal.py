@@ -1,6 +1,7 @@
 """Decide whether two normalised texts say the same: by spelling, by tree, never by eval."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ._compare import same
@@ -12,6 +13,13 @@ from ._parse import parse
 _STYLED = re.compile(r"\\(?:text|textbf|mathrm|mathbf|textrm|mbox)\s*\{([^{}]*)\}")
 _LETTER = re.compile(r"\(\s*([A-Ja-j])\s*\)\.?|([A-J])[.):]?")
 _LETTER_WITH_TEXT = re.compile(r"(?:\(\s*([A-J])\s*\)|([A-J])[.):])(?:\s|\\[ ,;]|~|\\quad)*(\S.*)")
+# Words whose case says nothing; shorter ones may be products of variables.
+_PLAIN_WORDS = re.compile(r"yes|no|true|false|[a-z]{4,}(?:\W+[a-z]+)*")
+_HEDGES = re.compile(
+    r"(?:\\(?:text|mbox|textrm)\s*\{\s*)?(?:approximately|approx\.?|about|roughly|around)\b\s*\}?\s*",
+    re.IGNORECASE,
+)
+_SYMPY_I = re.compile(r"(?<![A-Za-z\\])I(?![A-Za-z])")
 _PROSE_WORDS = 5
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _WORDS = re.compile(r"[^\W\d_]{2,}")
@@ -27,20 +35,35 @@ class Verdict:
 
 
 def compare_texts(
-    pred: str, gold: str, *, decimal_places: int = 4, max_depth: int = 48
+    pred: str,
+    gold: str,
+    *,
+    decimal_places: int = 4,
+    max_depth: int = 48,
+    symbolic: Callable[[Node, Node], bool | None] | None = None,
 ) -> Verdict:
     """Compare an extracted answer with a gold.
 
+    Args:
+        pred: The answer as it was written.
+        gold: The gold as it was written.
+        decimal_places: See `GradeConfig.decimal_places`.
+        max_depth: Brackets within brackets that the caller's stack can bear.
+        symbolic: Asked about scalars that nothing else decides.
+
     Raises:
-        RecursionError: The host's stack is too short for the answer.
+        TooDeep: A side is nested deeper than `max_depth`.
+        OverBudget: The time of the surrounding `budget` is over.
     """
-    mine, theirs = normalise(pred), normalise(gold)
+    mine, theirs = _plain(pred), _plain(gold)
     if mine == theirs and mine:
         return Verdict(True, "spelling")
     if not theirs:
         return Verdict(None, "value", gold_unparsable=True)
     if not mine:
         return Verdict(False, "spelling")
+    if _PLAIN_WORDS.fullmatch(as_text(theirs)) and _same_words(mine, theirs):
+        return Verdict(True, "text")
     gold_choice, pred_choice = _choice(theirs), _choice(mine)
     if gold_choice is not None:
         if pred_choice is not None:
@@ -58,13 +81,32 @@ def compare_texts(
         for my in preds:
             if my is None or their is None:
                 continue
-            one = same(my, their, decimal_places=decimal_places)
+            one = same(my, their, decimal_places=decimal_places, symbolic=symbolic)
             if one:
                 return Verdict(True, "value")
             verdict = None if one is None else verdict
-    if verdict is False and _same_words(mine, theirs):
-        return Verdict(True, "text")
+    if verdict is False and _SYMPY_I.search(mine) and not _SYMPY_I.search(theirs):
+        return compare_texts(
+            _SYMPY_I.sub("i", mine),
+            theirs,
+            decimal_places=decimal_places,
+            max_depth=max_depth,
+            symbolic=symbolic,
+        )
     return Verdict(verdict, "value")
+
+
+def can_read(gold: str, *, max_depth: int) -> bool:
+    """Whether a gold parses in one of its readings."""
+    return any(
+        _parsed(reading, max_depth) is not None for reading in readings(_plain(gold), is_gold=True)
+    )
+
+
+def _plain(text: str) -> str:
+    text = normalise(text)
+    hedge = _HEDGES.match(text)
+    return text if hedge is None else text[hedge.end() :]
 
 
 def _parsed(text: str, max_depth: int) -> Node | None:

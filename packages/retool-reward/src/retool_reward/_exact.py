@@ -6,10 +6,11 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
+from ._budget import spend
 from ._node import Kind, Node
 
 # Beyond this a number is compared by its residues and its size, not by its digits.
-_MAX_BITS = 40_000
+_MAX_BITS = 10_000
 _MAX_FACTORIAL = 2_000
 _PRIME_BITS = 89
 _MILLER_RABIN_ROUNDS = 24
@@ -23,8 +24,9 @@ def rational(node: Node) -> Fraction:
     """Return the tree's value.
 
     Raises:
-        NotExact: The value is not rational, or has more than 40,000 bits.
+        NotExact: The value is not rational, or has more than 10,000 bits.
     """
+    spend()
     match node.kind:
         case Kind.NUMBER:
             return node.value
@@ -244,6 +246,7 @@ def same_rational_function(a: Node, b: Node) -> bool:
 
 
 def _residue(node: Node, prime: int, point: Callable[[str], int]) -> int:
+    spend()
     match node.kind:
         case Kind.NUMBER:
             value = node.value
@@ -269,7 +272,7 @@ def _residue(node: Node, prime: int, point: Callable[[str], int]) -> int:
             base = _residue(node.args[0], prime, point)
             if base == 0 and exponent <= 0:
                 raise ZeroDivisionError
-            return pow(base, exponent, prime)
+            return pow(base, exponent % (prime - 1), prime) if base else 0
         case Kind.CALL if node.name == "binom":
             return _residue_of_binom(node, prime, point)
         case _:

@@ -21,6 +21,7 @@ _LABEL = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _HASHES = re.compile(r"^####[ \t]*([^\n" + BREAK + r"]+)", re.MULTILINE)
+_MAX_JOINT_CHARS = 64
 # How far a label's line may run before it is prose and not an answer.
 _MAX_LINE_CHARS = 2_000
 # Deeper than this nobody boxes a box; the recursion of an attacker ends here.
@@ -101,7 +102,12 @@ def _from_boxes(text: str, boxes: list[_Box], multiple: Multiple) -> str | None:
         return _unwrapped(last.content) if len(contents) == 1 else None
     group = [last]
     for box in reversed(boxes[:-1]):
-        if box.content is None or not _JOINT.fullmatch(text, box.end, group[-1].start):
+        gap = group[-1].start - box.end
+        if (
+            box.content is None
+            or gap > _MAX_JOINT_CHARS
+            or not _JOINT.fullmatch(text, box.end, group[-1].start)
+        ):
             break
         group.append(box)
     contents = list(dict.fromkeys(_unwrapped(box.content or "").strip() for box in reversed(group)))

@@ -2,10 +2,15 @@
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 class ParseError(ValueError):
     """The text is not mathematics that this package reads."""
+
+
+class TooDeep(Exception):  # noqa: N818 - a limit, not a fault
+    """Brackets are nested deeper than the host's stack should bear."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +35,7 @@ _SKIPPED = frozenset(
     r"\left \right \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr \Biggl \Biggr \middle"
     r" \displaystyle \textstyle \scriptstyle \mathstrut \rm \bf \it \quad \qquad \hfill \hline"
     r" \mathbf \boldsymbol \bm \mathit \vec \overrightarrow \hat \widehat \mathcal \mathfrak \hspace"
-    r" \tilde \underline \ensuremath \mathord \mathop \nolimits \limits \thinspace \tt \cal \phantom"
-    .split()
+    r" \tilde \underline \ensuremath \mathord \mathop \nolimits \limits \thinspace \tt \cal \phantom".split()
 )
 # A command that means the same as a plain token.
 _SYNONYMS = {
@@ -99,7 +103,27 @@ def lex(text: str) -> list[Token]:
             tokens.append(Token(kind, found, spaced))
         spaced = False
     tokens.append(Token("end", "", spaced))
-    return tokens
+    return _without_doubled_brackets(tokens)
+
+
+def _without_doubled_brackets(tokens: list[Token]) -> list[Token]:
+    """Read ((x)) as (x): a thousand brackets around a number are no depth."""
+    if not any(a.text == b.text == "(" for a, b in pairwise(tokens)):
+        return tokens
+    partner: dict[int, int] = {}
+    opened: list[int] = []
+    for at, token in enumerate(tokens):
+        if token.text == "(":
+            opened.append(at)
+        elif token.text == ")" and opened:
+            partner[opened.pop()] = at
+    doubled = {
+        at
+        for at, close in partner.items()
+        if tokens[at + 1].text == "(" and partner.get(at + 1) == close - 1
+    }
+    dropped = doubled | {partner[at] for at in doubled}
+    return [token for at, token in enumerate(tokens) if at not in dropped]
 
 
 def _after_group(text: str, at: int) -> int:

@@ -1,5 +1,7 @@
 """Work out sums and products of matrices whose cells are trees."""
 
+from collections.abc import Callable
+
 from ._exact import NotExact, rational
 from ._node import ONE, ZERO, Kind, Node, negative
 
@@ -33,12 +35,12 @@ def matrix_of(node: Node) -> Node | None:
             return None
 
 
-def _fold(node: Node, combine: "type[None] | object") -> Node | None:
+def _fold(node: Node, combine: Callable[[Node, Node], Node | None]) -> Node | None:
     total: Node | None = None
     for part in node.args:
         matrix = matrix_of(part)
         here = part if matrix is None else matrix
-        total = here if total is None else combine(total, here)  # type: ignore[operator]
+        total = here if total is None else combine(total, here)
         if total is None:
             return None
     return total if total is not None and total.kind is Kind.MATRIX else None

@@ -75,12 +75,12 @@ _LATEX_GROUPS = re.compile(rf"(?<![\d.])(\d{{1,3}})((?:{_GAP}\s*\d{{3}})+)(?!\d)
 _SPACE_GROUPS = re.compile(r"(?<![\d.,^_/)}])(\d{1,3})((?: \d{3})+)(?![\d/]| \d|\s*\\[dt]?frac)")
 _COMMA_GROUPS = re.compile(r"(?<![\d.])(\d{1,3})((?:,\d{3})+)(?![\d]|,\d)")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d+)")
+_OPENED = re.compile(r"[(\[]|\\\{")
 _NOT_DIGIT = re.compile(r"\D")
 _STYLE = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|operatorname)\b")
 _LAYOUT = re.compile(r"\\(?:left|right|quad|qquad)\b|\\[,;:! ]|[{}~]")
 _LOOSE_SPACE = re.compile(r"(?<!\w)\s+|\s+(?!\w)")
 _SPACES = re.compile(r"\s+")
-_TRAILING = re.compile(r"(?:\s|\\[ ,;:!]|\\\\(?=$)|\\$)+$")
 
 
 def normalise(text: str) -> str:
@@ -91,12 +91,23 @@ def normalise(text: str) -> str:
     for mark in ("\\(", "\\)", "\\[", "\\]", "\\displaystyle", "\\textstyle", "\\limits"):
         if mark in text:
             text = text.replace(mark, " ")
-    text = _SPACES.sub(" ", text).strip()
-    text = _TRAILING.sub("", text)
-    while text and text[-1] in ".,;" and not text.endswith(("..", "\\,", "\\;")):
-        text = _TRAILING.sub("", text[:-1])
+    text = _without_tail(_SPACES.sub(" ", text).strip())
     text = _LATEX_GROUPS.sub(_joined, text)
     return _SPACE_GROUPS.sub(_joined, text).strip()
+
+
+def _without_tail(text: str) -> str:
+    """Drop a sentence's end and LaTeX spaces after the answer, but not the dots of a sequence."""
+    while text:
+        if text[-1] in " \\~":
+            text = text[:-1]
+        elif len(text) > 1 and text[-2] == "\\" and text[-1] in ",;:!":
+            text = text[:-2]
+        elif text[-1] in ".,;" and not text.endswith(".."):
+            text = text[:-1]
+        else:
+            break
+    return text
 
 
 def _joined(groups: re.Match[str]) -> str:
@@ -128,7 +139,7 @@ def readings(text: str, *, is_gold: bool) -> tuple[str, ...]:
     if "," not in text:
         return (text,)
     found = [text]
-    if _COMMA_GROUPS.search(text) and (", " in text or not any(c in text for c in "([{")):
+    if _COMMA_GROUPS.search(text) and (", " in text or not _OPENED.search(text)):
         found.insert(0, _COMMA_GROUPS.sub(_joined, text))
     decimal = _DECIMAL_COMMA.fullmatch(text)
     # A gold such as 0,1 is a list; one decimal place is too little to call it a number.

@@ -3,9 +3,9 @@
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
+from ._budget import spend
 from ._exact import NotExact, rational
 from ._node import Kind, Node
 
@@ -13,6 +13,7 @@ _contexts = threading.local()
 
 _MAX_LOG2 = 1e15
 _MAX_FACTORIAL = 1e12
+_MAX_TERMS = 10_000
 _MAX_TRIG_LOG2 = 4_000
 
 
@@ -37,13 +38,13 @@ class Evaluator:
         *,
         digits: int,
         seed: str = "",
-        positive: bool = True,
+        sign: int = 1,
         scale: int = 1,
         at: Mapping[str, int] | None = None,
     ) -> None:
         self._mp: Any = _context(digits)
         self._seed = seed
-        self._positive = positive
+        self._sign = sign
         self._scale = scale
         self._at = at or {}
 
@@ -61,6 +62,7 @@ class Evaluator:
             raise Undefined(str(error)) from error
 
     def _value(self, node: Node) -> Any:
+        spend()
         mp = self._mp
         match node.kind:
             case Kind.NUMBER:
@@ -85,10 +87,36 @@ class Evaluator:
                 if node.name == "deg":
                     return value * mp.pi / 180
                 return value / 100 if node.name == "%" else value
+            case Kind.OPAQUE if node.name in ("sum", "prod"):
+                known = self._big(node)
+                return self._opaque(node) if known is None else known
             case Kind.OPAQUE:
-                return self._hashed(node.name, [self._printed(part) for part in node.args])
+                return self._opaque(node)
             case _:
                 raise NotExact(node.kind)
+
+    def _opaque(self, node: Node) -> Any:
+        return self._hashed(node.name, [self._printed(part) for part in node.args])
+
+    def _big(self, node: Node) -> Any | None:
+        """Work out a finite sum or product; None where the bounds are not whole numbers."""
+        low, high, body = node.args
+        if low.kind is not Kind.RELATION or low.name != "=" or low.args[0].kind is not Kind.SYMBOL:
+            return None
+        try:
+            first, last = rational(low.args[1]), rational(high)
+        except NotExact:
+            return None
+        if first.denominator != 1 or last.denominator != 1 or last - first > _MAX_TERMS:
+            return None
+        variable = low.args[0].name
+        before = self._at
+        terms: list[Any] = []
+        for index in range(int(first), int(last) + 1):
+            self._at = {**before, variable: index}
+            terms.append(self._value(body))
+        self._at = before
+        return self._mp.fsum(terms) if node.name == "sum" else self._mp.fprod(terms)
 
     def _symbol(self, name: str) -> Any:
         mp = self._mp
@@ -103,13 +131,14 @@ class Evaluator:
         return self._hashed("symbol", [name])
 
     def _hashed(self, name: str, parts: list[str]) -> Any:
-        """Return a number in (0.3, 1.3), times the scale; at a signed point of either sign."""
+        """Return a number in (0.3, 1.3) times the scale, of the point's sign (0: of either)."""
         mp = self._mp
         text = "\x1f".join((self._seed, name, *parts))
         digest = hashlib.blake2b(text.encode(), digest_size=17).digest()
         value = mp.mpf(3) / 10 + mp.mpf(int.from_bytes(digest[1:], "big")) / (1 << 128)
         value *= self._scale
-        return value if self._positive or digest[0] % 2 else -value
+        sign = self._sign or (1 if digest[0] % 2 else -1)
+        return value * sign
 
     def _printed(self, node: Node) -> str:
         """Return a spelling that equal arguments share."""
@@ -117,11 +146,7 @@ class Evaluator:
         match node.kind:
             case Kind.TEXT | Kind.INFINITY | Kind.ELLIPSIS | Kind.NUMBERS:
                 return f"{node.kind}:{node.name}"
-            case Kind.SYMBOL:
-                return f"{node.kind}:{node.name}"  # the bound variable of a sum, the F of F_k
-            case (
-                Kind.RELATION | Kind.LIST | Kind.TUPLE | Kind.MATRIX | Kind.SET | Kind.QUANTITY
-            ):
+            case Kind.RELATION | Kind.LIST | Kind.TUPLE | Kind.MATRIX | Kind.SET | Kind.QUANTITY:
                 inside = ",".join(self._printed(part) for part in node.args)
                 return f"{node.kind}:{node.name}({inside})"
             case _:
@@ -255,10 +280,15 @@ def _context(digits: int) -> Any:
     return found
 
 
-@lru_cache(maxsize=4096)
 def symbols(node: Node) -> frozenset[str]:
     """Return the names of a tree's variables; an opaque term counts as one."""
-    if node.kind is Kind.SYMBOL:
-        return frozenset() if node.name in ("pi", "e", "i") else frozenset({node.name})
-    inner = frozenset[str]().union(*(symbols(part) for part in node.args))
-    return inner | {"opaque " + node.name} if node.kind is Kind.OPAQUE else inner
+    found: set[str] = set()
+    rest = [node]
+    while rest:
+        part = rest.pop()
+        if part.kind is Kind.SYMBOL and part.name not in ("pi", "e", "i"):
+            found.add(part.name)
+        elif part.kind is Kind.OPAQUE:
+            found.add("opaque " + part.name)
+        rest.extend(part.args)
+    return frozenset(found)

@@ -9,15 +9,14 @@ from ._types import Answer, Span, Speaker
 BREAK = "\x1e"
 """Stands where foreign text was cut out. An answer never reaches across it."""
 
-# What a policy writes as a call, and what a harness (or a forger) writes as a tool's reply.
-_CALL = r"<code>.*?</code>|<tool_call>.*?</tool_call>|```(?:python|py)\b.*?```"
+# What a harness (or a forger) writes as a tool's reply, and what a policy writes as a call.
 _OUTPUT = re.compile(
     r"(?P<open><(?:interpreter|tool_response|output|result|observation)>|```output\b)"
     r"|(?P<close></(?:interpreter|tool_response|output|result|observation)>)"
     r"|(?P<fence>```)",
 )
-_CALLS = re.compile(_CALL, re.DOTALL)
 _OPEN_CALL = re.compile(r"<code>|<tool_call>|```(?:python|py)\b")
+_CLOSE_CALL = {"<cod": "</code>", "<too": "</tool_call>", "```p": "```"}
 # A role header in a string starts another's message; the assistant's gives the word back.
 _ROLE = re.compile(r"<\|im_start\|>[ \t]*(\w+)[ \t]*\n?")
 _CONTROL = re.compile(r"<\|[a-z_]{1,30}\|>|</s>|<eos>|<end_of_turn>")
@@ -101,9 +100,17 @@ def _without_outputs(text: str) -> str:
 
 
 def _without_calls(text: str) -> str:
-    text = _CALLS.sub(BREAK, text)
-    cut = _OPEN_CALL.search(text)  # a call that was never closed is still no answer
-    return text if cut is None else text[: cut.start()] + BREAK
+    """Cut out every call; one that was never closed takes the rest with it."""
+    kept: list[str] = []
+    at = 0
+    while (opening := _OPEN_CALL.search(text, at)) is not None:
+        kept.append(text[at : opening.start()])
+        closing = _CLOSE_CALL[opening[0][:4]]
+        end = text.find(closing, opening.end())
+        if end == -1:
+            return BREAK.join((*kept, ""))
+        at = end + len(closing)
+    return BREAK.join((*kept, text[at:]))
 
 
 def spans_of_tokens(

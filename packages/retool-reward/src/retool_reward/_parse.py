@@ -3,7 +3,8 @@
 from fractions import Fraction
 from functools import lru_cache
 
-from ._lex import ParseError, Token, lex
+from ._budget import spend
+from ._lex import ParseError, Token, TooDeep, lex
 from ._node import MINUS_ONE, ONE, Kind, Node, negative, number
 from ._units import is_known_unit, unit_of
 
@@ -47,6 +48,7 @@ _ROUND = {r"\lfloor": (r"\rfloor", "floor"), r"\lceil": (r"\rceil", "ceil")}
 _UNKNOWN_FUNCTIONS = frozenset("fghFGH")
 _MATRICES = frozenset("matrix pmatrix bmatrix Bmatrix vmatrix smallmatrix array".split())
 _MAX_DECIMAL_EXPONENT = 10**12
+_MAX_CACHED_CHARS = 256
 _MAX_LITERAL_CHARS = 4_000
 
 
@@ -58,12 +60,19 @@ def parse(text: str, *, max_depth: int = 48) -> Node:
         max_depth: Brackets within brackets. Each level takes about ten Python frames.
 
     Raises:
-        ParseError: The text is no mathematics we read, or is nested too deeply.
+        ParseError: The text is no mathematics that we read.
+        TooDeep: It is nested deeper than `max_depth`.
     """
+    if len(text) <= _MAX_CACHED_CHARS:
+        return _cached(text, max_depth)
     return _parsed(text, max_depth)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=4096)
+def _cached(text: str, max_depth: int) -> Node:
+    return _parsed(text, max_depth)
+
+
 def _parsed(text: str, max_depth: int) -> Node:
     parser = _Parser(lex(text), max_depth)
     node = parser.answer()
@@ -134,7 +143,7 @@ class _Parser:
     def _item(self) -> Node:
         self._depth += 1
         if self._depth > self._max_depth:
-            raise ParseError(f"nested deeper than {self._max_depth}")
+            raise TooDeep(f"nested deeper than {self._max_depth}")
         first = self._side()
         sides, names = [first], list[str]()
         while True:
@@ -147,8 +156,11 @@ class _Parser:
             names.append(name)
             sides.append(self._side())
         self._depth -= 1
+        if self._take(r"\pmod"):
+            modulus = self._argument()
+            sides[-1] = Node(Kind.QUANTITY, (sides[-1],), f"mod {modulus.value}")
         if not names:
-            return first
+            return sides[0]
         relations = tuple(
             Node(Kind.RELATION, (sides[i], sides[i + 1]), name) for i, name in enumerate(names)
         )
@@ -227,8 +239,10 @@ class _Parser:
 
     def _starts_factor(self) -> bool:
         token = self.peek
-        if token.kind in ("num", "sym"):
+        if token.kind == "num":
             return True
+        if token.kind == "sym":
+            return self._unit_ahead() is None
         if token.kind == "word":
             return self._unit_ahead() is None and token.text not in ("and", "or", "mod")
         if token.kind == "cmd":
@@ -282,7 +296,7 @@ class _Parser:
         if token.kind not in ("word", "sym"):
             return None
         if token.kind == "sym" and not (token.spaced and token.text in "mgshlL"):
-            return None
+            return ("glued m", 1) if self._is_glued_metre() else None
         words, length = [token.text], 1
         while self._ahead(length).kind in ("word", "sym") or (
             self._ahead(length).text == "/" and self._ahead(length + 1).kind in ("word", "sym")
@@ -301,6 +315,17 @@ class _Parser:
         unit = unit_of(" ".join(word for word in words if word != "/"))
         return None if unit is None else (unit, length)
 
+    def _is_glued_metre(self) -> bool:
+        """Whether `m^2` or `m^3` follows a number and ends the answer: 15m^2."""
+        power = self._ahead(2).text, self._ahead(3).text, self._ahead(4).text
+        return (
+            self.peek.text == "m"
+            and self._ahead(1).text == "^"
+            and self._tokens[self._at - 1].kind == "num"
+            and (self._ahead(3).kind == "end" or self._ahead(5).kind == "end")
+            and (power[0] in "23" or (power[0] == "{" and power[1] in "23" and power[2] == "}"))
+        )
+
     def _unit(self, left: Node) -> Node | None:
         if self._is("%"):
             self._next()
@@ -313,9 +338,9 @@ class _Parser:
         unit, length = found
         self._at += length
         if self._take("^"):
-            unit += "^" + self._next().text.strip("{}")
-            while self._is("}"):
-                self._next()
+            self._take("{")
+            unit += "^" + self._next().text
+            self._take("}")
         if left.kind is Kind.QUANTITY:
             left, unit = left.args[0], f"{left.name} {unit}"
         if unit == "percent":
@@ -325,9 +350,10 @@ class _Parser:
     # --- factors ---
 
     def _factor(self, left: Node | None) -> Node:
+        spend()
         self._depth += 1
         if self._depth > self._max_depth:
-            raise ParseError(f"nested deeper than {self._max_depth}")
+            raise TooDeep(f"nested deeper than {self._max_depth}")
         node = self._postfix(self._primary(left))
         self._depth -= 1
         return node
@@ -628,7 +654,9 @@ class _Parser:
             mark = self._next().text
             script = self._limit() if self._is("{") else self._primary(None)
             low, high = (script, high) if mark == "_" else (low, script)
-        return Node(Kind.OPAQUE, (low, high, self._term()), name)
+        # an integral's body runs up to its dx, which is the last factor of its last term
+        body = self._sum() if name == "int" else self._term()
+        return Node(Kind.OPAQUE, (low, high, body), name)
 
     def _limit(self) -> Node:
         self._expect("{")
@@ -724,9 +752,7 @@ def _literal(text: str) -> Node:
         power = int(exponent)
         if abs(power) > _MAX_DECIMAL_EXPONENT:
             raise ParseError(f"exponent {exponent} is out of range")
-        return Node(
-            Kind.MUL, (number(value), Node(Kind.POW, (number(10), number(power))))
-        )
+        return Node(Kind.MUL, (number(value), Node(Kind.POW, (number(10), number(power)))))
     return number(value, mantissa if "." in mantissa.rstrip(".") else "")
 
 

@@ -98,7 +98,9 @@ def _end(node: Node) -> Any:
 
 
 def _same_end(a: Any, b: Any) -> bool:
-    return bool(a == b or abs(a - b) <= 1e-30 * max(abs(a), abs(b), 1e-300))
+    if a == b or _INFINITY in (abs(a), abs(b)):
+        return bool(a == b)
+    return bool(abs(a - b) <= 1e-30 * max(abs(a), abs(b)))
 
 
 def _pieces(node: Node) -> list[_Piece]:

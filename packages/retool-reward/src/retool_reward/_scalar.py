@@ -8,8 +8,8 @@ from ._node import Kind, Node, minus
 from ._numeric import Evaluator, TooBig, Undefined, symbols
 
 _DIGITS, _MORE_DIGITS = 50, 110
-# (scale, positive): near one, far from it, and of both signs, so that roots and logs get a turn.
-_POINTS = ((1, True), (5, True), (37, True), (1, False), (7, False))
+# (scale, sign): near one, far from it, below zero and of both signs: roots and logs get a turn.
+_POINTS = ((1, 1), (5, 1), (37, 1), (2, -1), (7, 0))
 _ENOUGH_POINTS = 2
 _FLOAT_DIGITS = 15
 _MIN_ROUNDED_DIGITS = 3
@@ -26,13 +26,9 @@ def same_scalar(pred: Node, gold: Node, *, decimal_places: int) -> bool | None:
     if mine is not None and theirs is not None:
         return mine == theirs or _rounds(pred, gold, mine, theirs, decimal_places)
     try:
-        if same_rational_function(pred, gold):
-            return True
-        if symbols(pred) or symbols(gold):
-            return False
+        verdict = same_rational_function(pred, gold)
     except NotExact:
-        pass
-    verdict = _same_numerically(pred, gold)
+        verdict = _same_numerically(pred, gold)
     if verdict is False and not symbols(pred) and not symbols(gold):
         return _rounds_numerically(pred, gold, decimal_places)
     return verdict
@@ -48,9 +44,7 @@ def _rational(node: Node) -> Fraction | None:
 # --- rounding ---
 
 
-def _rounds(
-    pred: Node, gold: Node, mine: Any, theirs: Any, decimal_places: int
-) -> bool:
+def _rounds(pred: Node, gold: Node, mine: Any, theirs: Any, decimal_places: int) -> bool:
     """Whether one side is a decimal and the other, exact, rounds to it.
 
     An answer's decimal needs `decimal_places` places and three significant digits: 0.3333 is 1/3.
@@ -58,9 +52,7 @@ def _rounds(
     decimal needs three significant digits, and the answer must not be a whole number: 100/3 is
     33.3. Two decimals are equal or they are not.
     """
-    if bool(pred.name and pred.kind is Kind.NUMBER) == bool(
-        gold.name and gold.kind is Kind.NUMBER
-    ):
+    if bool(pred.name and pred.kind is Kind.NUMBER) == bool(gold.name and gold.kind is Kind.NUMBER):
         return False
     difference = abs(mine - theirs)
     if pred.kind is Kind.NUMBER and pred.name:
@@ -101,9 +93,9 @@ def _rounds_numerically(pred: Node, gold: Node, decimal_places: int) -> bool:
 def _same_numerically(pred: Node, gold: Node) -> bool | None:
     free = symbols(pred) | symbols(gold)
     agreed, real_agreed, complex_differ = 0, 0, False
-    for index, (scale, positive) in enumerate(_POINTS if free else _POINTS[:1]):
+    for index, (scale, sign) in enumerate(_POINTS if free else _POINTS[:1]):
         try:
-            verdict, is_real = _at_point(pred, gold, f"point {index}", scale, positive)
+            verdict, is_real = _at_point(pred, gold, f"point {index}", scale, sign)
         except NotExact:
             return None
         if verdict is None:
@@ -122,13 +114,11 @@ def _same_numerically(pred: Node, gold: Node) -> bool | None:
     return None
 
 
-def _at_point(
-    pred: Node, gold: Node, seed: str, scale: int, positive: bool
-) -> tuple[bool | None, bool]:
-    """Return whether the sides agree at a point (None: not defined there), and whether both are real."""
+def _at_point(pred: Node, gold: Node, seed: str, scale: int, sign: int) -> tuple[bool | None, bool]:
+    """Return whether the sides agree at a point, None if undefined, and whether both are real."""
 
     def both(digits: int) -> tuple[Any, Any]:
-        evaluator = Evaluator(digits=digits, seed=seed, positive=positive, scale=scale)
+        evaluator = Evaluator(digits=digits, seed=seed, sign=sign, scale=scale)
         return _value_or_none(evaluator, pred), _value_or_none(evaluator, gold)
 
     mine, theirs = both(_DIGITS)
@@ -176,10 +166,8 @@ def proportional(a: Node, b: Node, *, positive: bool) -> bool | None:
     """Whether a = c b for a constant c that is not zero (and, if asked, above it)."""
     ratio: Any = None
     num_points = 0
-    for index, (scale, of_one_sign) in enumerate(_POINTS):
-        evaluator = Evaluator(
-            digits=_DIGITS, seed=f"ratio {index}", positive=of_one_sign, scale=scale
-        )
+    for index, (scale, sign) in enumerate(_POINTS):
+        evaluator = Evaluator(digits=_DIGITS, seed=f"ratio {index}", sign=sign, scale=scale)
         try:
             top, bottom = _value_or_none(evaluator, a), _value_or_none(evaluator, b)
         except NotExact:

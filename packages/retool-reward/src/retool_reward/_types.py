@@ -47,7 +47,8 @@ class Grade:
     """One verdict.
 
     `correct` is None where there is no verdict: the gold cannot be parsed, or the grader failed.
-    `path` names the layer that decided: extract, gold, exact, value, symbolic, cache.
+    `path` names the layer that decided: integer, extract, spelling, choice, text, value, symbolic,
+    gold, cache or deadline.
     """
 
     correct: bool | None
@@ -70,7 +71,7 @@ class GradeConfig:
     """A decimal with at least this many places may stand for an exact gold that rounds to it."""
     symbolic: bool = True
     """Ask sympy and Math-Verify, in a worker that can be killed, where nothing else decides."""
-    symbolic_time_s: float = 1.0
+    symbolic_time_s: float = 0.8
     """Wall time of one symbolic question."""
     symbolic_memory_mib: int = 512
     """Address space of one symbolic worker."""

@@ -29,7 +29,9 @@ _MAX_UNIT_WORDS = 4
 
 def unit_of(words: str) -> str | None:
     """Return the canonical spelling of a unit, or None if the words cannot be one."""
-    parts = words.replace("/", " ").replace(".", " ").replace("-", " ").casefold().split()
+    parts = (
+        words.strip("() ").replace("/", " ").replace(".", " ").replace("-", " ").casefold().split()
+    )
     if not 1 <= len(parts) <= _MAX_UNIT_WORDS or any(part in _LOGIC for part in parts):
         return None
     if not all(part.isalpha() for part in parts):

@@ -1,0 +1,258 @@
+"""Workers that answer one question at a time and are killed when they take too long."""
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Self
+
+from ._equal import Verdict
+from ._types import Reason
+from ._worker import GOLD_READ, TAKEN
+
+# The server imports sympy: a second on a quiet machine, many on one that is full.
+_START_TIME_S = 60.0
+_CONTROL_TIME_S = 20.0
+_TAKE_TIME_S = 20.0
+
+
+class GraderError(RuntimeError):
+    """The grader's own machinery did not work. Never a verdict on an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What became of a question: a verdict, or why there is none."""
+
+    verdict: Verdict | None
+    reason: Reason
+
+
+class Server:
+    """The fork server: starts, kills and reaps workers. Use from one thread at a time."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._control = ours
+        self._control.settimeout(_START_TIME_S)
+        # -I would hide the caller's path entries, so they are handed over; nothing else is.
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}; "
+            "from retool_reward._forkserver import main; main()"
+        )
+        environment = {
+            name: os.environ[name]
+            for name in ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
+            if name in os.environ
+        }
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", code, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    env=environment,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,  # ^C in a terminal is the caller's to handle
+                )
+            except OSError as error:
+                ours.close()
+                raise GraderError(f"the grader's fork server did not start: {error}") from error
+
+    def fork(self, memory_mib: int) -> tuple[int, socket.socket]:
+        """Start a worker; return its pid and the socket it serves."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._control, [b"fork %d" % memory_mib], [theirs.fileno()])
+                pid = int(self._reply())
+            except (OSError, ValueError) as error:
+                ours.close()
+                raise GraderError(
+                    f"the grader's fork server did not fork ({error}); its exit code is "
+                    f"{self._process.poll()}; run `python -m retool_reward._forkserver` to see why"
+                ) from error
+        self._control.settimeout(_CONTROL_TIME_S)
+        return pid, ours
+
+    def kill(self, pid: int) -> None:
+        """Kill and reap a worker."""
+        try:
+            self._control.sendall(b"kill %d" % pid)
+            self._reply()
+        except OSError as error:
+            raise GraderError(f"the grader's fork server did not kill {pid}: {error}") from error
+
+    def _reply(self) -> bytes:
+        reply = self._control.recv(64)
+        if not reply.endswith(b"\n"):
+            raise OSError("it hung up")
+        return reply
+
+    def abandon(self) -> None:
+        """Close our end without ending the server, which is another process's child."""
+        self._control.close()
+
+    def close(self) -> None:
+        """End the server and every worker; wait until they are gone."""
+        self._control.close()
+        try:
+            self._process.wait(_CONTROL_TIME_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class Worker:
+    """One worker, respawned after every kill. One question at a time."""
+
+    def __init__(self, server: Server, lock: threading.Lock, memory_mib: int) -> None:
+        self._server = server
+        self._lock = lock  # of the server's control socket
+        self._memory_mib = memory_mib
+        self._pid = 0
+        self._socket: socket.socket | None = None
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id; 0 while there is none."""
+        return self._pid
+
+    def ask(self, pred: str, gold: str, *, decimal_places: int, time_s: float) -> Asked:
+        """Ask one question and wait for its answer, at most `time_s` after it was taken.
+
+        Raises:
+            GraderError: The machinery failed, not the question.
+        """
+        connection = self._started()
+        try:
+            connection.settimeout(_TAKE_TIME_S)
+            connection.sendall(json.dumps([pred, gold, decimal_places]).encode() + b"\n")
+            return self._wait(connection, time_s)
+        except OSError as error:
+            self.kill()
+            raise GraderError(f"the grader's worker hung up: {error}") from error
+        except BaseException:
+            self.kill()  # an interrupted question must not be answered to the next one
+            raise
+
+    def _wait(self, connection: socket.socket, time_s: float) -> Asked:
+        received = b""
+        end = time.monotonic() + _TAKE_TIME_S
+        taken = False
+        while not received.endswith(b"\n"):
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([connection], [], [], left)[0]:
+                self.kill()
+                if not taken:
+                    raise GraderError(f"no worker took the question within {_TAKE_TIME_S} s")
+                late = Reason.TIMEOUT if GOLD_READ in received else Reason.GOLD_UNPARSABLE
+                return Asked(verdict=None, reason=late)
+            chunk = connection.recv(65536)
+            if not chunk:  # killed by the kernel, or out of memory where Python could not say so
+                self.kill()
+                return Asked(verdict=None, reason=Reason.OUT_OF_MEMORY)
+            received += chunk
+            if not taken and received.startswith(TAKEN):
+                taken, end = True, time.monotonic() + time_s
+        return self._read(received)
+
+    def _read(self, received: bytes) -> Asked:
+        reply = json.loads(received[received.index(b"{") :])
+        error = reply.get("error")
+        if error == "out_of_memory":
+            self.kill()  # what a MemoryError left behind is not worth keeping
+            return Asked(verdict=None, reason=Reason.OUT_OF_MEMORY)
+        if error is not None:
+            # sympy gave up on these terms: not equal as far as anybody can tell
+            return Asked(verdict=Verdict(None, "symbolic"), reason=Reason.MISMATCH)
+        layer = "symbolic" if reply["layer"] == "value" else str(reply["layer"])
+        verdict = Verdict(reply["same"], layer, bool(reply["gold_unparsable"]))
+        return Asked(verdict=verdict, reason=Reason.MATCH if verdict.same else Reason.MISMATCH)
+
+    def _started(self) -> socket.socket:
+        if self._socket is None:
+            with self._lock:
+                self._pid, self._socket = self._server.fork(self._memory_mib)
+        return self._socket
+
+    def abandon(self) -> None:
+        """Close our end; the server is gone, or another process's child."""
+        if self._socket is not None:
+            self._socket.close()
+
+    def kill(self) -> None:
+        """Kill the worker; the next question gets a new one."""
+        if self._socket is None:
+            return
+        self._socket.close()
+        self._socket = None
+        pid, self._pid = self._pid, 0
+        with self._lock:
+            self._server.kill(pid)
+
+
+class Pool:
+    """Some workers behind a fork server, for any number of threads. Starts when first asked."""
+
+    def __init__(self, workers: int, memory_mib: int) -> None:
+        self._memory_mib = memory_mib
+        self._slots = threading.Semaphore(workers)
+        self._lock = threading.Lock()
+        self._control = threading.Lock()
+        self._server: Server | None = None
+        self._idle: list[Worker] = []
+        self._workers: list[Worker] = []
+        self._closed = False
+
+    def ask(self, pred: str, gold: str, *, decimal_places: int, time_s: float) -> Asked:
+        """Ask the first worker that is free; see `Worker.ask`."""
+        with self._slots:
+            worker = self._take()
+            try:
+                return worker.ask(pred, gold, decimal_places=decimal_places, time_s=time_s)
+            finally:
+                with self._lock:
+                    self._idle.append(worker)
+
+    def _take(self) -> Worker:
+        with self._lock:
+            if self._closed:
+                raise GraderError("the grader is closed")
+            if self._server is None:
+                self._server = Server()
+            if self._idle:
+                return self._idle.pop()
+            worker = Worker(self._server, self._control, self._memory_mib)
+            self._workers.append(worker)
+            return worker
+
+    def abandon(self) -> None:
+        """Drop this process's copies of the sockets, in a child made by fork: it owns no worker."""
+        if self._server is not None:
+            self._server.abandon()
+        for worker in self._workers:
+            worker.abandon()
+
+    def close(self) -> None:
+        """End every process of the pool."""
+        with self._lock:
+            self._closed = True
+            server, self._server = self._server, None
+            workers, self._workers = self._workers, []
+        if server is not None:
+            with self._control:
+                server.close()
+            for worker in workers:
+                worker.abandon()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

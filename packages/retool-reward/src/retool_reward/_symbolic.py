@@ -1,0 +1,158 @@
+"""Ask sympy what the numeric probe cannot know: sums, products, integrals and limits.
+
+This runs in a worker that can be killed, never in the caller's process.
+"""
+
+import operator
+from functools import reduce
+from typing import Any
+
+from ._node import Kind, Node
+
+_INSTANCES = (2, 3, 5, 8, 13)
+_DIGITS = 30
+
+
+class NotSymbolic(ValueError):  # noqa: N818 - a question's answer, not a fault
+    """The tree has a part that sympy is not asked about."""
+
+
+def same_symbolically(pred: Node, gold: Node) -> bool | None:
+    """Whether sympy finds two trees equal; None if it cannot tell."""
+    import sympy
+
+    sp: Any = sympy
+    try:
+        mine, theirs = _Converter(sp).convert(pred), _Converter(sp).convert(gold)
+    except NotSymbolic:
+        return None
+    difference = (mine - theirs).doit()
+    if difference == 0:
+        return True
+    free = sorted(difference.free_symbols, key=str)
+    if not free:
+        return _is_zero(difference, (mine, theirs))
+    verdict: bool | None = True
+    for index in range(len(_INSTANCES)):
+        point = {symbol: _INSTANCES[(index + k) % len(_INSTANCES)] for k, symbol in enumerate(free)}
+        here = _is_zero(
+            difference.subs(point).doit(), [side.subs(point).doit() for side in (mine, theirs)]
+        )
+        if here is False:
+            return False
+        verdict = verdict and here
+    return verdict
+
+
+def _is_zero(difference: Any, sides: Any) -> bool | None:
+    value = difference.evalf(_DIGITS)
+    if not value.is_number or not value.is_finite:
+        return None
+    size = max([1e-30, *(abs(complex(side.evalf(_DIGITS))) for side in sides)])
+    return bool(abs(complex(value)) <= size * 1e-20)
+
+
+class _Converter:
+    def __init__(self, sp: Any) -> None:
+        self._sp = sp
+
+    def convert(self, node: Node) -> Any:
+        """Return the sympy expression of a tree.
+
+        Raises:
+            NotSymbolic: A part has no counterpart.
+        """
+        sp = self._sp
+        match node.kind:
+            case Kind.NUMBER:
+                return sp.Rational(node.value.numerator, node.value.denominator)
+            case Kind.SYMBOL:
+                constants = {"pi": sp.pi, "e": sp.E, "i": sp.I}
+                return constants.get(node.name) or sp.Symbol(node.name)
+            case Kind.INFINITY:
+                return sp.oo
+            case Kind.ADD:
+                return sp.Add(*map(self.convert, node.args))
+            case Kind.MUL:
+                return sp.Mul(*map(self.convert, node.args))
+            case Kind.DIV:
+                return self.convert(node.args[0]) / self.convert(node.args[1])
+            case Kind.POW:
+                return sp.Pow(*map(self.convert, node.args))
+            case Kind.CALL:
+                return self._call(node)
+            case Kind.OPAQUE if node.name in ("sum", "prod", "int", "lim"):
+                return self._big(node)
+            case Kind.OPAQUE if node.name == "_":
+                return sp.Symbol(f"{node.args[0].name}_{self.convert(node.args[1])}")
+            case _:
+                raise NotSymbolic(node.kind)
+
+    def _call(self, node: Node) -> Any:
+        sp = self._sp
+        arguments = [self.convert(argument) for argument in node.args]
+        names = {
+            "arcsin": "asin",
+            "arccos": "acos",
+            "arctan": "atan",
+            "ln": "log",
+            "abs": "Abs",
+            "ceil": "ceiling",
+            "binom": "binomial",
+            "perm": "FallingFactorial",
+            "sgn": "sign",
+            "mod": "Mod",
+            "max": "Max",
+            "min": "Min",
+        }
+        if node.name == "lg":
+            return sp.log(arguments[0], 10)
+        name = names.get(node.name, node.name)
+        allowed = (
+            "sin cos tan cot sec csc sinh cosh tanh exp log floor factorial factorial2 gcd lcm"
+        )
+        if name not in {*allowed.split(), *names.values()}:
+            raise NotSymbolic(node.name)
+        return getattr(sp, name)(*arguments)
+
+    def _big(self, node: Node) -> Any:
+        sp = self._sp
+        low, high, body = node.args
+        if node.name == "int":
+            return self._integral(low, high, body)
+        if node.name == "lim":
+            if low.kind is not Kind.RELATION or low.name != "to":
+                raise NotSymbolic("limit")
+            return sp.limit(self.convert(body), *map(self.convert, low.args))
+        if low.kind is not Kind.RELATION or low.name != "=" or low.args[0].kind is not Kind.SYMBOL:
+            raise NotSymbolic("bounds")
+        bounds = (self.convert(low.args[0]), self.convert(low.args[1]), self.convert(high))
+        return (sp.Sum if node.name == "sum" else sp.Product)(self.convert(body), bounds)
+
+    def _integral(self, low: Node, high: Node, body: Node) -> Any:
+        sp = self._sp
+        terms = list(body.args) if body.kind is Kind.ADD else [body]
+        variable, last = _differential(terms[-1])
+        terms[-1] = last
+        integrand = reduce(operator.add, (self.convert(term) for term in terms))
+        if low.kind is Kind.TEXT or high.kind is Kind.TEXT:
+            raise NotSymbolic("indefinite integral")
+        return sp.Integral(integrand, (sp.Symbol(variable), self.convert(low), self.convert(high)))
+
+
+def _differential(term: Node) -> tuple[str, Node]:
+    """Split the dx off an integral's last term."""
+    if term.kind is Kind.DIV:
+        variable, top = _differential(term.args[0])
+        return variable, Node(Kind.DIV, (top, term.args[1]))
+    factors = _factors(term)
+    is_pair = len(factors) > 1 and factors[-2].kind is factors[-1].kind is Kind.SYMBOL
+    if not is_pair or factors[-2].name != "d":
+        raise NotSymbolic("an integral without dx")
+    return factors[-1].name, Node(Kind.MUL, tuple(factors[:-2]))
+
+
+def _factors(node: Node) -> list[Node]:
+    if node.kind is not Kind.MUL:
+        return [node]
+    return [factor for part in node.args for factor in _factors(part)]
