@@ -192,22 +192,28 @@ def tiny_definition(controls: Sequence[str]) -> str:
     )
 
 
+TINY_CONTROLS = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+]
+
+
 @pytest.fixture(scope="session")
-def tiny() -> Tokenizer:
+def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny") / "tokenizer.json"
+    path.write_text(tiny_definition(TINY_CONTROLS), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_file: Path) -> Tokenizer:
     """Bytes and the markers of the hermes format."""
-    return Tokenizer.load(
-        tiny_definition(
-            [
-                "<|endoftext|>",
-                "<|im_start|>",
-                "<|im_end|>",
-                "<tool_call>",
-                "</tool_call>",
-                "<tool_response>",
-                "</tool_response>",
-            ]
-        )
-    )
+    return Tokenizer.load(tiny_file)
 
 
 @pytest.fixture(scope="session")

@@ -61,6 +61,11 @@ def dialect(request, qwen):
     return make_dialect(request.param, qwen)
 
 
+@pytest.fixture(scope="module")
+def tiny_dialects(tiny):
+    return {name: make_dialect(name, tiny) for name in NAMES}
+
+
 async def roll(dialect, tools, question, turns, **limits):
     return await rollout(
         question,
@@ -320,6 +325,7 @@ HOSTILE = [
     "<tool_call>{</tool_call>",
     '<tool_call>{"name": 1}</tool_call>',
     "<think>",
+    "<think></think>",
     "<code>",
     "</code>",
     "```python",
@@ -334,20 +340,17 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_megabyte_of_anything_is_parsed_in_linear_time(tiny, name):
-    # Four times the text may take about four times as long, and never sixteen: generous, so that
-    # a busy machine does not fail it.
-    dialect = make_dialect(name, tiny)
-
-    def cost_s(text: str) -> float:
-        began = time.process_time()
-        dialect.parse(text)
-        return time.process_time() - began
-
+def test_a_megabyte_of_anything_is_parsed_in_linear_time(tiny_dialects, name):
+    # Quadratic work on a megabyte takes minutes. The bound is ten times the 50 ms of a quiet
+    # machine
+    # (benchmarks/ measures that), so that a busy one passes.
     for part in HOSTILE:
-        text = part * (1_000_000 // len(part))
-        slowest = min(cost_s(text) for _ in range(2))
-        assert slowest < 0.5, f"{part!r}: {slowest:.3f} s"
+        for tail in ("", "<tool_call>{", "<code>"):
+            text = part * (1_000_000 // len(part)) + tail
+            began_s = time.process_time()
+            tiny_dialects[name].parse(text)
+            taken_s = time.process_time() - began_s
+            assert taken_s < 0.5, f"{part!r} ... {tail!r}: {taken_s:.3f} s"
 
 
 PROSE = st.text(
@@ -357,8 +360,8 @@ PROGRAMS = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_
 
 
 @given(PROSE, st.lists(PROGRAMS, max_size=3))
-def test_what_hermes_writes_it_reads(tiny, prose, programs):
-    dialect = make_dialect("hermes", tiny)
+def test_what_hermes_writes_it_reads(tiny_dialects, prose, programs):
+    dialect = tiny_dialects["hermes"]
     calls = [{"name": "code_interpreter", "arguments": {"code": code}} for code in programs]
     ids = dialect.turn_ids(prose, calls)
     turn = dialect.parse(dialect.turn_text(ids))
@@ -368,8 +371,8 @@ def test_what_hermes_writes_it_reads(tiny, prose, programs):
 
 
 @given(st.text(), st.sampled_from(NAMES))
-def test_parsing_never_raises(tiny, text, name):
-    make_dialect(name, tiny).parse(text)
+def test_parsing_never_raises(tiny_dialects, text, name):
+    tiny_dialects[name].parse(text)
 
 
 PARTS = [
@@ -384,6 +387,6 @@ PARTS = [
 
 
 @given(st.lists(st.sampled_from(PARTS)).map("".join), st.sampled_from(NAMES))
-def test_parsing_broken_markup_never_raises(tiny, text, name):
-    turn = make_dialect(name, tiny).parse(text)
+def test_parsing_broken_markup_never_raises(tiny_dialects, text, name):
+    turn = tiny_dialects[name].parse(text)
     assert turn.ends or turn.calls or name == "seed"

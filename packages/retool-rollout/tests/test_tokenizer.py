@@ -66,8 +66,8 @@ def test_a_marker_inside_the_vocabulary_cannot_be_merged_together():
     assert tokenizer.decode([3, 2, 4]) == "<e><e>"
 
 
-def test_a_folder_brings_its_chat_template(tmp_path, qwen_file):
-    (tmp_path / "tokenizer.json").write_bytes(qwen_file.read_bytes())
+def test_a_folder_brings_its_chat_template(tmp_path, tiny_file):
+    (tmp_path / "tokenizer.json").write_bytes(tiny_file.read_bytes())
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps({"chat_template": [{"name": "default", "template": "from the config"}]})
     )

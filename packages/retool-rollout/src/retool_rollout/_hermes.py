@@ -10,7 +10,6 @@ from ._template import TemplateError
 from ._tokenizer import Piece
 from ._turn import (
     MAX_PARSED_CALLS,
-    THOUGHT_TAGS,
     MalformedCall,
     ToolCallRequest,
     Turn,
@@ -21,7 +20,7 @@ from ._turn import (
 
 _CALL, _END_CALL = "<tool_call>", "</tool_call>"
 _CALL_HEAD = _CALL + '\n{"name": "'
-_TAG = re.compile(f"{THOUGHT_TAGS}|{_CALL}")
+_TAG = re.compile(_CALL)
 
 
 class HermesDialect(Dialect):
@@ -103,9 +102,10 @@ class HermesDialect(Dialect):
         """Collect the calls outside thoughts. A turn without any ends the trajectory."""
         prose: list[str] = []
         calls: list[ToolCallRequest | MalformedCall] = []
-        thinking, position = self.opens_thought, 0
+        position = 0
         while len(calls) < MAX_PARSED_CALLS:
-            tag, thinking = find_outside_thoughts(text, _TAG, position, thinking)
+            thinking = self.opens_thought and not calls
+            tag = find_outside_thoughts(text, _TAG, position, thinking=thinking)
             if tag is None:
                 break
             prose.append(text[position : tag.start()])

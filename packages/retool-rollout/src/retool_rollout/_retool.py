@@ -6,7 +6,6 @@ from typing import Any
 
 from ._dialect import Dialect
 from ._turn import (
-    THOUGHT_TAGS,
     MalformedCall,
     ToolCallRequest,
     Turn,
@@ -16,7 +15,7 @@ from ._turn import (
 
 CODE_TOOL = "code_interpreter"
 _CODE, _END_CODE = "<code>", "</code>"
-_TAG = re.compile(f"{THOUGHT_TAGS}|{_CODE}")
+_TAG = re.compile(_CODE)
 
 RETOOL_INSTRUCTION = """\
 Solve the problem step by step. You may write Python code to help your reasoning. Put each program
@@ -76,11 +75,11 @@ class RetoolDialect(Dialect):
 
     def parse(self, text: str) -> Turn:
         """Read the first program outside thoughts, or the answer."""
-        tag, thinking = find_outside_thoughts(text, _TAG, 0, self.opens_thought)
+        tag = find_outside_thoughts(text, _TAG, thinking=self.opens_thought)
         if tag is None:
             if not text.endswith(_END_CODE):
                 return Turn(text=text, answer=_answer(text))
-            where = "inside a thought" if thinking else f"without {_CODE}"
+            where = "inside a thought" if _CODE in text else f"without {_CODE}"
             call = MalformedCall(text=text[-200:], problem=f"{_END_CODE} stands {where}")
             return Turn(text=text, calls=(call,), ends=False)
         end = text.find(_END_CODE, tag.end())

@@ -11,7 +11,6 @@ from ._retool import CODE_TOOL, code_of, without_fence
 from ._tokenizer import Piece
 from ._turn import (
     MAX_PARSED_CALLS,
-    THOUGHT_TAGS,
     MalformedCall,
     ToolCallRequest,
     Turn,
@@ -19,11 +18,11 @@ from ._turn import (
     find_outside_thoughts,
 )
 
-_CALL = re.compile(f"{THOUGHT_TAGS}|<tool_call>")
-_CODE = re.compile(f"{THOUGHT_TAGS}|<code>")
-_FENCE = re.compile(f"{THOUGHT_TAGS}|```python")
+_CALL = re.compile("<tool_call>")
+_CODE = re.compile("<code>")
+_FENCE = re.compile("```python")
 # No two quantifiers touch, so that this stays linear whatever the text.
-_ANSWER = re.compile(THOUGHT_TAGS + r"|Answer:\s*\\boxed\{")
+_ANSWER = re.compile(r"Answer:\s*\\boxed\{")
 MAX_ANSWERS_TRIED = 8
 
 # What the example sends, to the letter: a model trained with it knows these sentences and no
@@ -108,9 +107,10 @@ class SeedDialect(Dialect):
 
     def _json_calls(self, text: str) -> tuple[ToolCallRequest | MalformedCall, ...]:
         calls: list[ToolCallRequest | MalformedCall] = []
-        thinking, position = self.opens_thought, 0
+        position = 0
         while len(calls) < MAX_PARSED_CALLS:
-            tag, thinking = find_outside_thoughts(text, _CALL, position, thinking)
+            thinking = self.opens_thought and not calls
+            tag = find_outside_thoughts(text, _CALL, position, thinking=thinking)
             if tag is None:
                 break
             call, position = read_tagged_call(text, tag.end())
@@ -122,7 +122,7 @@ class SeedDialect(Dialect):
 
     def _first_program(self, text: str) -> tuple[ToolCallRequest, ...]:
         for opening, closing in ((_CODE, "</code>"), (_FENCE, "```")):
-            tag, _ = find_outside_thoughts(text, opening, 0, self.opens_thought)
+            tag = find_outside_thoughts(text, opening, thinking=self.opens_thought)
             end = text.find(closing, tag.end()) if tag else -1
             if tag and end >= 0 and (code := without_fence(text[tag.end() : end])):
                 return (ToolCallRequest(name=CODE_TOOL, arguments={"code": code}),)
@@ -153,13 +153,13 @@ def find_seed_answer(text: str, *, thinking: bool = False) -> str | None:
     r"""The content of the first `Answer: \boxed{...}` outside thoughts, braces balanced."""
     position = 0
     for _ in range(MAX_ANSWERS_TRIED):
-        tag, thinking = find_outside_thoughts(text, _ANSWER, position, thinking)
+        tag = find_outside_thoughts(text, _ANSWER, position, thinking=thinking)
         if tag is None:
             return None
         end = closing_brace(text, tag.end() - 1)
         if end is not None:
             return text[tag.end() : end].strip()
-        position = tag.end()
+        position, thinking = tag.end(), False
     return None
 
 

@@ -44,32 +44,35 @@ class Turn:
     """Nothing follows this turn: it answers, or it asks for nothing."""
 
 
-THOUGHT_TAGS = "<think>|</think>"
-
-
 def find_outside_thoughts(
-    text: str, pattern: re.Pattern[str], position: int, thinking: bool
-) -> tuple[re.Match[str] | None, bool]:
+    text: str, opening: re.Pattern[str], position: int = 0, *, thinking: bool = False
+) -> re.Match[str] | None:
     """Find an opening that is not part of a thought.
 
     Args:
         text: The turn.
-        pattern: `THOUGHT_TAGS` and the openings looked for, as alternatives.
+        opening: What to look for.
         position: Where to begin.
         thinking: Whether a thought is open there.
-
-    Returns:
-        The match, or None, and whether a thought is open behind it.
     """
-    while match := pattern.search(text, position):
-        if match[0] == "<think>":
-            thinking = True
-        elif match[0] == "</think>":
-            thinking = False
-        elif not thinking:
-            return match, thinking
-        position = match.end()
-    return None, thinking
+    match: re.Match[str] | None = None
+    while True:
+        if thinking:
+            closing = text.find("</think>", position)
+            if closing < 0:
+                return None
+            position = closing + len("</think>")
+        # The match is kept while thoughts before it are skipped: searching anew each time
+        # is quadratic.
+        if match is None or match.start() < position:
+            match = opening.search(text, position)
+            if match is None:
+                return None
+        thought = text.find("<think>", position, match.start())
+        if thought < 0:
+            return match
+        position = thought + len("<think>")
+        thinking = True
 
 
 def read_call(text: str, start: int) -> tuple[ToolCallRequest | MalformedCall, int]:
