@@ -5,6 +5,7 @@ from ._keys import METRIC_KEYS, metric_pattern
 from ._metrics import Metrics, read_metrics
 from ._observer import Observer
 from ._records import Call, SampleRecord, Segment, make_record, split_segments, token_pieces
+from ._report import ReportError, write_report
 from ._sample_metrics import policy_metrics, sample_metrics
 from ._statistics import Estimate, avg_at_n, clustered_wilson, pass_at_k
 from ._trackers import Tracker, TrackerUnavailableError, make_trackers
@@ -22,6 +23,7 @@ __all__ = [
     "Estimate",
     "Metrics",
     "Observer",
+    "ReportError",
     "SampleRecord",
     "Segment",
     "Tracker",
@@ -42,5 +44,6 @@ __all__ = [
     "step_line",
     "token_pieces",
     "trajectories_path",
+    "write_report",
     "write_trajectories",
 ]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from ._keys import metric_pattern
+
+# Waiting for a busy disk at every step can take as long as a small model's step.
+_SYNC_PERIOD_S = 5.0
 
 # An evaluation belongs to the stage whose weights it measures.
 _STAGE_ORDER = {"baseline": 0, "sft": 1, "rl": 2}
@@ -19,8 +23,9 @@ _STAGE_ORDER = {"baseline": 0, "sft": 1, "rl": 2}
 class Metrics:
     """The open `metrics.jsonl` of a run.
 
-    A line reaches the disk before `append` returns, in one write, so a SIGKILL loses at most the
-    line that was being written; opening the file again removes such a torn line.
+    `append` hands a line to the system in one write, so a SIGKILL loses at most the line that was
+    being written; opening the file again removes such a torn line. Of a machine that loses its
+    power, a few seconds may be missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,6 +38,7 @@ class Metrics:
             if whole != content:
                 _replace(path, whole)
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._synced_at = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -45,6 +51,7 @@ class Metrics:
     def close(self) -> None:
         """Close the file; closing twice is harmless."""
         if self._fd >= 0:
+            os.fsync(self._fd)
             os.close(self._fd)
             self._fd = -1
 
@@ -83,7 +90,9 @@ class Metrics:
         written = os.write(self._fd, data)
         if written != len(data):
             raise OSError(f"{self._path}: wrote {written} of {len(data)} bytes; is the disk full?")
-        os.fsync(self._fd)
+        if time.monotonic() - self._synced_at > _SYNC_PERIOD_S:
+            os.fsync(self._fd)
+            self._synced_at = time.monotonic()
 
     def forget_after(self, stage: str, step: int) -> int:
         """Remove what was logged after a checkpoint, so that a resumed run logs it once.
