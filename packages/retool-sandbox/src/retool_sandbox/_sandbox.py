@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import os
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import PurePosixPath
@@ -36,6 +36,8 @@ class Sandbox:
         concurrency: Programs that run at the same time; the rest waits. Default: the CPU count.
         spares: Children forked ahead of time. Default: as many as concurrency, at most 8.
         max_sessions: Live sessions; opening one more ends the one used least recently.
+        packages: Further installed distributions that programs may import, with what they require.
+        cgroups: Use a memory cgroup where one can be had; off, rlimits and a memory watch do it.
 
     Raises:
         IsolationUnavailable: On entering, when the isolation asked for cannot be had.
@@ -50,6 +52,8 @@ class Sandbox:
         concurrency: int | None = None,
         spares: int | None = None,
         max_sessions: int = 64,
+        packages: Sequence[str] = (),
+        cgroups: bool = True,
     ) -> None:
         if concurrency is None:
             concurrency = len(os.sched_getaffinity(0))
@@ -63,6 +67,8 @@ class Sandbox:
         self._concurrency = concurrency
         self._num_spares = min(concurrency, 8) if spares is None else spares
         self._max_sessions = max_sessions
+        self._packages = tuple(packages)
+        self._cgroups = cgroups
         self._ids = itertools.count(1)
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -163,9 +169,9 @@ class Sandbox:
                 {
                     "tier": self._tier,
                     "isolation": self._isolation,
-                    "packages": [],
+                    "packages": list(self._packages),
                     "path": library_path(),
-                    "cgroups": True,
+                    "cgroups": self._cgroups,
                     "host_pid": os.getpid(),
                     "name": f"retool-sandbox-{os.getpid()}-{os.urandom(4).hex()}",
                     "spares": self._num_spares,

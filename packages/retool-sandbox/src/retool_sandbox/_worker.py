@@ -37,6 +37,7 @@ _ENVIRONMENT = {
     "PYTHONUTF8": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
     "MPLBACKEND": "Agg",
+    "MALLOC_ARENA_MAX": "2",  # an arena per thread would eat the address space of a run
     **{
         f"{name}_NUM_THREADS": "1"
         for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "VECLIB_MAXIMUM", "NUMEXPR", "GOTO")

@@ -222,7 +222,7 @@ def _become_zygote(
             jail.entered()
         os.close(pid_write)
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-        _load(jail, config)
+        _load(jail)
         jail.facts.update(failed_probes=facts["failed_probes"], memory=slots.kind)
         Zygote(fd, jail, slots, config).serve()
     except InChild:
@@ -250,9 +250,7 @@ def _write_bytecode(view: View, path: list[str]) -> None:
     os.waitpid(pid, 0)
 
 
-def _load(jail: Jail, config: dict[str, Any]) -> None:
-    if not jail.own_root or jail.level == "chroot":
-        sys.path.extend(path for path in config["path"] if path not in sys.path)
+def _load(jail: Jail) -> None:
     for name in jail.view.preload:
         __import__(name)
     # What a child frees must not make it copy the pages of all that was loaded.

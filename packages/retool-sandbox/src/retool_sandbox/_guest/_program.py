@@ -7,6 +7,7 @@ the frames finds nothing but this file.
 
 import ast
 import builtins
+import collections
 import io
 import json
 import linecache
@@ -23,7 +24,7 @@ HAS_VALUE, HAS_TRACEBACK = 1, 2
 _SIZE = struct.Struct(">I")
 
 
-def read_exactly(fd: int, size: int) -> bytes:
+def read_all(fd: int, size: int) -> bytes:
     """Read size bytes; empty when the other end is gone."""
     parts: list[bytes] = []
     while size:
@@ -36,10 +37,10 @@ def read_exactly(fd: int, size: int) -> bytes:
 
 
 def read_request(fd: int) -> tuple[dict[str, Any], list[bytes]] | None:
-    size_bytes = read_exactly(fd, 4)
+    size_bytes = read_all(fd, 4)
     if not size_bytes:
         return None
-    body = read_exactly(fd, _SIZE.unpack(size_bytes)[0])
+    body = read_all(fd, _SIZE.unpack(size_bytes)[0])
     (head_size,) = _SIZE.unpack_from(body)
     head = json.loads(body[4 : 4 + head_size])
     blobs: list[bytes] = []
@@ -120,8 +121,24 @@ def _keep_user_frames(exception: traceback.TracebackException, seen: set[int]) -
             _keep_user_frames(other, seen)
 
 
+def _shorten(trace: types.TracebackType | None, keep: int = 50) -> None:
+    """Cut the middle out of a traceback of a million frames: formatting it would take minutes."""
+    last: collections.deque[types.TracebackType] = collections.deque(maxlen=keep)
+    first_end: types.TracebackType | None = None
+    count = 0
+    while trace is not None:
+        count += 1
+        if count == keep:
+            first_end = trace
+        last.append(trace)
+        trace = trace.tb_next
+    if first_end is not None and count > 2 * keep:
+        first_end.tb_next = last[0]
+
+
 def _format(error: BaseException) -> str:
     try:
+        _shorten(error.__traceback__)
         summary = traceback.TracebackException.from_exception(error, compact=True)
         _keep_user_frames(summary, set())
         return "".join(summary.format())
@@ -138,6 +155,15 @@ def _show(value: object) -> str | None:
     return text
 
 
+def _writes(expression: ast.expr) -> bool:
+    """`stream.write(...)` as the last line: its count of characters is nobody's result."""
+    return (
+        isinstance(expression, ast.Call)
+        and isinstance(expression.func, ast.Attribute)
+        and expression.func.attr in ("write", "writelines")
+    )
+
+
 def _execute(source: bytes, name: str, namespace: dict[str, Any]) -> str | None:
     text = source.decode("utf-8", "surrogatepass")
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
@@ -148,6 +174,9 @@ def _execute(source: bytes, name: str, namespace: dict[str, Any]) -> str | None:
         return None
     tree.body.pop()
     exec(compile(tree, name, "exec", dont_inherit=True), namespace)
+    if _writes(last.value):
+        exec(compile(ast.Module([last], []), name, "exec", dont_inherit=True), namespace)
+        return None
     expression = ast.Expression(last.value)
     return _show(eval(compile(expression, name, "eval", dont_inherit=True), namespace))
 

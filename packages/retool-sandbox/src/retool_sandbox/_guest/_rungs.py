@@ -1,11 +1,12 @@
 """The jails of the isolation ladder: what each does once, per fork, and inside the child."""
 
 import contextlib
+import ctypes
 import math
 import os
 import resource
 import signal
-import ctypes
+import sys
 from typing import Any
 
 from . import _kernel as kernel
@@ -27,7 +28,7 @@ class Jail:
     own_root = False
     limits_in_child = False  # where the child has another uid than the zygote
 
-    def __init__(self, view: View, config: dict[str, Any], proc_fd: int | None) -> None:
+    def __init__(self, view: View, config: dict[str, Any], proc_fd: int) -> None:
         self.view = view
         self.config = config
         self.facts: dict[str, Any] = {"level": self.level}
@@ -42,6 +43,14 @@ class Jail:
     def enter_once(self) -> None:
         """In the zygote, before any library is loaded."""
         self._scratch = ScratchWatch(self.config["scratch"], self.config.get("trash_fd"))
+        # A folder of links instead of site-packages: a package that is not in the view is then
+        # missing, as in a root of our own, and not a permission error in the middle of an import.
+        self._farm = f"{self.config['scratch']}/lib"
+        if not os.path.isdir(self._farm):
+            os.mkdir(self._farm)
+            for path in self.view.packages:
+                os.symlink(path, f"{self._farm}/{os.path.basename(path)}")
+        sys.path.append(self._farm)
 
     def loaded(self) -> None:
         """After the libraries are loaded: children start from here."""
@@ -92,12 +101,10 @@ class Jail:
                 resource.prlimit(pid, kind, (value, hard))
 
     def _rlimits(self, limits: dict[str, Any]) -> tuple[tuple[int, int], ...]:
-        if self.has_memory_cgroup:
-            extra = limits["memory_mib"] * 4 + 1024  # only to stop the absurd with a MemoryError
-        else:
-            extra = limits["memory_mib"] * 5 // 4 + 128
+        # A program that asks for too much meets a MemoryError first, which a session survives; the
+        # cgroup or the watch kills what gets around it.
         return (
-            (resource.RLIMIT_AS, self._base_bytes + extra * MIB),
+            (resource.RLIMIT_AS, self._base_bytes + (limits["memory_mib"] + 32) * MIB),
             (resource.RLIMIT_FSIZE, limits["scratch_mib"] * MIB),
             (resource.RLIMIT_NOFILE, limits["open_files"]),
         )
@@ -106,7 +113,7 @@ class Jail:
         """Verdict and reason when a run uses more than it may."""
         if not self.has_memory_cgroup:
             used = self.memory_mib(pid)
-            if used > limits["memory_mib"]:
+            if used > limits["memory_mib"] + 16:
                 return "out_of_memory", f"killed at {used:.0f} of {limits['memory_mib']} MiB"
         if self._scratch is not None:
             reason = self._scratch.over_quota(serial, limits)
@@ -117,7 +124,7 @@ class Jail:
     def memory_mib(self, pid: int) -> float:
         """Resident memory on top of the preloaded libraries."""
         try:
-            return max(0, self._memory_of(str(pid))[1] - self._base_rss) / MIB
+            return max(0, self._memory_of(self._proc_name(pid))[1] - self._base_rss) / MIB
         except OSError:
             return 0.0
 
@@ -126,10 +133,15 @@ class Jail:
         if self._scratch is not None:
             self._scratch.remove(serial)
 
+    def _proc_name(self, pid: int) -> str:
+        return str(pid)
+
+    def peak_mib(self, peak_rss_kib: int) -> float:
+        """Peak on top of the preloaded libraries, from the kernel's count for a dead child."""
+        return max(0.0, peak_rss_kib / 1024 - self._base_rss / MIB)
+
     def _memory_of(self, name: str) -> tuple[int, int]:
         """Bytes of address space and resident bytes."""
-        if self._proc_fd is None:
-            return 0, 0
         fd = os.open(f"{name}/statm", os.O_RDONLY, dir_fd=self._proc_fd)
         try:
             size, resident = os.read(fd, 256).split()[:2]
@@ -184,7 +196,7 @@ class LandlockJail(SeccompJail):
 
     level = "landlock"
 
-    def __init__(self, view: View, config: dict[str, Any], proc_fd: int | None) -> None:
+    def __init__(self, view: View, config: dict[str, Any], proc_fd: int) -> None:
         super().__init__(view, config, proc_fd)
         self._abi = landlock.abi()
         if not self._abi:
@@ -196,8 +208,7 @@ class LandlockJail(SeccompJail):
         assert self._scratch is not None
         readable = (self.view.stdlib, *self.view.packages, *self.view.system)
         rules = [(path, landlock.READ) for path in readable]
-        # Names only: the import system lists these folders.
-        rules += [(path, landlock.READ_DIR) for path in self.view.package_roots]
+        rules.append((self._farm, landlock.READ_DIR))
         rules += list(_DEVICES)
         rules.append((self._scratch.path(serial), landlock.EVERYTHING & ~1))
         landlock.restrict(self._abi, rules)
@@ -215,6 +226,7 @@ class ChrootJail(SeccompJail):
     def enter_once(self) -> None:
         """Use the copy that the probe made."""
         self._root = f"{self.config['scratch']}/root"
+        sys.path.extend(self.config["path"])
         os.chmod(self.config["scratch"], 0o711)
         self._scratch = ScratchWatch(f"{self._root}/tmp", self.config.get("trash_fd"))
 
@@ -237,7 +249,7 @@ class FullJail(SeccompJail):
     level = "full"
     own_root = True
 
-    def __init__(self, view: View, config: dict[str, Any], proc_fd: int | None) -> None:
+    def __init__(self, view: View, config: dict[str, Any], proc_fd: int) -> None:
         super().__init__(view, config, proc_fd)
         self._abi = landlock.abi()
         self.facts["landlock_abi"] = self._abi
@@ -250,19 +262,21 @@ class FullJail(SeccompJail):
 
     def entered(self) -> None:
         """After that fork, as pid 1 of the new pid namespace."""
-        host_proc, self._proc_fd = self._proc_fd, _detached_proc()
         use_guest_paths(self.view)
-        assert host_proc is not None
-        self._host_proc = host_proc
-        self._own_pids = os.open("self/ns/pid", os.O_RDONLY | os.O_CLOEXEC, dir_fd=host_proc)
+        self._own_pids = os.open("self/ns/pid", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc_fd)
 
-    def loaded(self) -> None:
-        """Measure ourselves by the host's procfs, which is given up then."""
-        own_proc, self._proc_fd = self._proc_fd, self._host_proc
-        super().loaded()
-        os.close(self._host_proc)
-        self._proc_fd = own_proc
-        self.facts["memory_watch"] = own_proc is not None
+    def _proc_name(self, pid: int) -> str:
+        # Our procfs is the host's (a descriptor only: programs never have it), so its pids are, too.
+        fd = kernel.pidfd_open(pid)
+        try:
+            info = os.open(f"self/fdinfo/{fd}", os.O_RDONLY, dir_fd=self._proc_fd)
+            try:
+                lines = os.read(info, 1024).decode().splitlines()
+            finally:
+                os.close(info)
+        finally:
+            os.close(fd)
+        return next(line.split()[1] for line in lines if line.startswith("Pid:"))
 
     def new_pid_namespace(self, stacks: list[Any]) -> tuple[int, Any]:
         """A namespace per child: it sees no other process, and dies with its init."""
@@ -300,17 +314,6 @@ class FullJail(SeccompJail):
             rules += [*_DEVICES, (SCRATCH, landlock.EVERYTHING & ~1), ("/", landlock.READ_DIR)]
             landlock.restrict(self._abi, rules)
         seccomp.install(seccomp.build(os.getpid(), fork=profile["fork"]))
-
-
-def _detached_proc() -> int | None:
-    """Procfs of our pid namespace as a descriptor only: no program can reach it by a path."""
-    try:
-        kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
-    except OSError:
-        return None  # parts of the container's /proc are masked; the kernel refuses a clean one
-    fd = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    kernel.umount("/proc")
-    return fd
 
 
 JAILS: dict[str, type[Jail]] = {

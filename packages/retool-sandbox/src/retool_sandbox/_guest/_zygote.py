@@ -25,7 +25,7 @@ from ._rungs import Jail
 FLOOD_FACTOR = 16  # a program may write 16 times what is kept before it is killed
 TICK_S = 0.01  # pipes are emptied this often; a wake-up per print would cost more than the print
 MAX_REPORT_BYTES = 1 << 18
-EXIT_GRACE_S = 0.05  # between the report and the exit of the process
+EXIT_GRACE_S = 1.0  # a run that reported just in time may still be giving its memory back
 _SIZE = struct.Struct(">I")
 
 
@@ -331,10 +331,7 @@ class Zygote:
         job.report = bodies[0]
         if child.session:
             self._finish_turn(child)
-        else:
-            heapq.heappush(
-                self._deadlines, (time.monotonic() + EXIT_GRACE_S, job.job_id, "exit")
-            )
+        # A single run is over when its process is: a report alone could be forged.
 
     def _drop_link(self, child: Child) -> None:
         if child.link_open:
@@ -405,9 +402,9 @@ class Zygote:
             if child is None or child.job is None:
                 continue
             job = child.job
-            if kind == "exit":
-                self._kill(child)
-            elif kind == "wall" and job.report is None:
+            if kind == "wall" and job.report is not None:
+                heapq.heappush(self._deadlines, (now + EXIT_GRACE_S, job_id, "exit"))
+            elif kind in ("wall", "exit"):
                 job.verdict = job.verdict or "timed_out"
                 job.detail = job.detail or f"killed after {job.limits['wall_time_s']:g} s"
                 self._kill(child)
@@ -448,7 +445,7 @@ class Zygote:
         assert job is not None
         self._drain(child, job)
         cpu = usage.ru_utime + usage.ru_stime
-        peak = self._slots.peak_mib(child.slot) or usage.ru_maxrss / 1024
+        peak = self._slots.peak_mib(child.slot) or self._jail.peak_mib(usage.ru_maxrss)
         if job.verdict is None and os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             if self._slots.was_oom(child.slot):
@@ -457,7 +454,7 @@ class Zygote:
             elif number in (signal.SIGXCPU, signal.SIGKILL) and cpu >= job.cpu_limit:
                 job.verdict = "timed_out"
                 job.detail = f"killed after {job.cpu_limit:g} s of CPU time"
-            elif job.report is None:
+            else:
                 job.verdict = "died"
                 job.detail = f"killed by signal {number} ({signal.Signals(number).name})"
         self._reply(child, job, status, cpu, peak)
@@ -467,14 +464,16 @@ class Zygote:
         number: int | None = None
         value = trace = b""
         flags = 0
-        if os.WIFSIGNALED(status) and job.report is None:
+        if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
-        elif job.report is None:
+        else:
             code = os.WEXITSTATUS(status)
         if job.report is not None and job.verdict is None and len(job.report) >= REPORT.size:
-            code, flags, value_size, trace_size = REPORT.unpack_from(job.report)
-            value = job.report[REPORT.size : REPORT.size + value_size]
-            trace = job.report[REPORT.size + value_size :][:trace_size]
+            said, said_flags, value_size, trace_size = REPORT.unpack_from(job.report)
+            if said == code or not child.ended:
+                code, flags = said, said_flags
+                value = job.report[REPORT.size : REPORT.size + value_size]
+                trace = job.report[REPORT.size + value_size :][:trace_size]
         outcome = job.verdict or ("ok" if code == 0 and not flags & HAS_TRACEBACK else "failed")
         self._by_job.pop(job.job_id, None)
         child.job = None
