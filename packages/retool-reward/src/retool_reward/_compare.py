@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 from ._exact import NotExact, rational
 from ._matrix import matrix_of
+from ._names import MEANINGFUL, exact_part, letters_total, named_value
 from ._node import Kind, Node, minus, negative, number
 from ._normalise import as_text
 from ._realset import is_set_like, same_real_set
@@ -13,8 +14,6 @@ from ._units import contradict
 _MAX_ITEMS = 256
 _STRICT = {"<": True, ">": True, "<=": False, ">=": False}
 _INEQUALITIES = frozenset(_STRICT)
-# Terms whose meaning the numeric probe does not know: a difference there decides nothing.
-_MEANINGFUL = frozenset({"sum", "prod", "int", "lim", "det"})
 
 
 def same(
@@ -41,7 +40,7 @@ def same(
 
 
 def _has_meaningful(node: Node) -> bool:
-    if node.kind is Kind.OPAQUE and node.name in _MEANINGFUL:
+    if node.kind is Kind.OPAQUE and node.name in MEANINGFUL:
         return True
     return any(_has_meaningful(part) for part in node.args)
 
@@ -56,20 +55,20 @@ class _Comparison:
     def same(self, pred: Node, gold: Node) -> bool | None:
         if pred == gold:
             return True
-        pred, gold = _exact_part(pred), _exact_part(gold)
+        pred, gold = exact_part(pred), exact_part(gold)
         pred, gold = _of_point(pred, gold), _of_point(gold, pred)
         if Kind.TEXT in (pred.kind, gold.kind):
             return pred.kind is gold.kind and as_text(pred.name) == as_text(gold.name)
         for rule in (self._named, self._sets, self._relations, self._quantities):
             verdict = rule(pred, gold)
-            if verdict is not _NEXT:
+            if not isinstance(verdict, _Next):
                 return verdict
         return self._collections(pred, gold)
 
     # --- x = 3 against 3 ---
 
-    def _named(self, pred: Node, gold: Node) -> "bool | None | _Next":
-        mine, theirs = _named_value(pred), _named_value(gold)
+    def _named(self, pred: Node, gold: Node) -> "bool | _Next | None":
+        mine, theirs = named_value(pred), named_value(gold)
         if mine is not None and theirs is not None:
             if mine[0] == theirs[0]:
                 return self.same(mine[1], theirs[1])
@@ -78,13 +77,13 @@ class _Comparison:
             return self.same(mine[1], gold)
         if theirs is not None and not _is_relation(pred):
             return self.same(pred, theirs[1])
-        if not _is_relation(gold) and (total := _letters_total(pred)) is not None:
+        if not _is_relation(gold) and (total := letters_total(pred)) is not None:
             return self.same(total, gold) if gold.kind is Kind.NUMBER else False
         return _NEXT
 
     # --- sets of reals, relations ---
 
-    def _sets(self, pred: Node, gold: Node) -> "bool | None | _Next":
+    def _sets(self, pred: Node, gold: Node) -> "bool | _Next | None":
         if not is_set_like(pred) and not is_set_like(gold):
             return _NEXT
         if pred.kind is gold.kind is Kind.TUPLE:
@@ -100,7 +99,7 @@ class _Comparison:
             return self._one_to_one(_flat(pred), _flat(gold))
         return _NEXT if _is_relation(pred) and _is_relation(gold) else False
 
-    def _relations(self, pred: Node, gold: Node) -> "bool | None | _Next":
+    def _relations(self, pred: Node, gold: Node) -> "bool | _Next | None":
         if not _is_relation(pred) and not _is_relation(gold):
             return _NEXT
         if pred.kind is not gold.kind:
@@ -131,12 +130,12 @@ class _Comparison:
 
     # --- units ---
 
-    def _quantities(self, pred: Node, gold: Node) -> "bool | None | _Next":
+    def _quantities(self, pred: Node, gold: Node) -> "bool | _Next | None":
         if pred.kind is not Kind.QUANTITY and gold.kind is not Kind.QUANTITY:
             return _NEXT
         if pred.kind is gold.kind:
             names = {pred.name, gold.name}
-            if contradict(pred.name, gold.name) or (len(names) == 2 and _is_strict(names)):  # noqa: PLR2004
+            if contradict(pred.name, gold.name) or (len(names) == 2 and _is_strict(names)):
                 return False
             return self.same(pred.args[0], gold.args[0])
         quantity = pred if pred.kind is Kind.QUANTITY else gold
@@ -162,7 +161,7 @@ class _Comparison:
             return self._ratios(pred, gold)
         if pred.kind is gold.kind is Kind.TUPLE:
             # (a, b) and [a, b] are different intervals; longer ones are vectors in either style
-            if len(pred.args) == 2 and pred.name != gold.name:  # noqa: PLR2004
+            if len(pred.args) == 2 and pred.name != gold.name:
                 return False
             return self._all(pred.args, gold.args)
         if Kind.TUPLE in (pred.kind, gold.kind):
@@ -197,7 +196,7 @@ class _Comparison:
         if pred.kind is not gold.kind or len(pred.args) != len(gold.args):
             return False
         exactly = self._all(pred.args, gold.args)
-        if exactly is not False or len(pred.args) != 2:  # noqa: PLR2004
+        if exactly is not False or len(pred.args) != 2:
             return exactly
         try:
             a, b, c, d = (rational(part) for part in (*pred.args, *gold.args))
@@ -287,14 +286,14 @@ def _is_strict(names: set[str]) -> bool:
 
 def _of_point(node: Node, other: Node) -> Node:
     """Read A(1, 2) as the point, and C(5, 2) as the binomial where no point is asked for."""
-    if node.kind is not Kind.MUL or len(node.args) != 2 or node.args[1].kind is not Kind.TUPLE:  # noqa: PLR2004
+    if node.kind is not Kind.MUL or len(node.args) != 2 or node.args[1].kind is not Kind.TUPLE:
         return node
     letter, coordinates = node.args
     if letter.kind is not Kind.SYMBOL or not letter.name.isupper():
         return node
     if other.kind in (Kind.TUPLE, Kind.LIST):
         return coordinates
-    if letter.name == "C" and len(coordinates.args) == 2:  # noqa: PLR2004
+    if letter.name == "C" and len(coordinates.args) == 2:
         return Node(Kind.CALL, coordinates.args, "binom")
     return node
 
@@ -321,79 +320,6 @@ def _sides(chain: Node) -> list[Node]:
     return [chain.args[0].args[0], *(part.args[1] for part in chain.args)]
 
 
-def _exact_part(node: Node) -> Node:
-    """Drop what follows an approximation sign: x = 1/3 ~ 0.33 says 1/3, x ~ 11 says 11."""
-    if node.kind is Kind.RELATION and node.name == "~":
-        return node.args[1] if _is_name(node.args[0]) else node.args[0]
-    if node.kind is not Kind.CHAIN:
-        return node
-    kept: list[Node] = []
-    for part in node.args:
-        if part.name == "~":
-            break
-        kept.append(part)
-    if not kept:
-        return _exact_part(node.args[0])
-    return kept[0] if len(kept) == 1 else Node(Kind.CHAIN, tuple(kept))
-
-
-def _named_value(node: Node) -> tuple[Node, Node] | None:
-    """Split x = 3, 3 = x, x in S, or a chain x = 1 + 2 = 3, into the name and the last value."""
-    if node.kind is Kind.CHAIN:
-        first = node.args[0].args[0]
-        if _is_name(first) and all(part.name == "=" for part in node.args):
-            return first, node.args[-1].args[1]
-        return None
-    if node.kind is not Kind.RELATION or node.name not in ("=", "in"):
-        return None
-    left, right = node.args
-    if _is_name(left):
-        return left, right
-    return (right, left) if node.name == "=" and _is_name(right) else None
-
-
-def _is_name(node: Node) -> bool:
-    match node.kind:
-        case Kind.SYMBOL:
-            return node.name not in ("pi", "e", "i")
-        case Kind.TEXT:
-            return True
-        case Kind.OPAQUE:
-            return node.name not in _MEANINGFUL
-        case Kind.TUPLE:
-            return all(_is_name(part) for part in node.args)
-        case Kind.MUL:  # a length AB, a probability P(A), an angle ABC
-            return all(_is_capital(part) for part in _factors(node))
-        case Kind.CALL if node.name == "abs":
-            return node.args[0].kind is Kind.MUL and _is_name(node.args[0])
-        case _:
-            return False
-
-
-def _is_capital(node: Node) -> bool:
-    return node.kind is Kind.SYMBOL and (
-        node.name.isupper() or node.name in ("angle", "triangle") or len(node.name) == 0
-    )
-
-
-def _factors(node: Node) -> list[Node]:
-    if node.kind is not Kind.MUL:
-        return [node]
-    return [factor for part in node.args for factor in _factors(part)]
-
-
-def _letters_total(node: Node) -> Node | None:
-    """Return n of an equation m + n = n whose left side is a sum or product of bare letters."""
-    if node.kind is not Kind.RELATION or node.name != "=":
-        return None
-    left, right = node.args
-    parts = left.args if left.kind in (Kind.ADD, Kind.MUL) else ()
-    letters = {part.name for part in parts if part.kind is Kind.SYMBOL and len(part.name) == 1}
-    if len(parts) < 2 or len(letters) != len(parts) or right.kind is not Kind.NUMBER:  # noqa: PLR2004
-        return None
-    return right if right.value else None
-
-
 def _deep_kind(node: Node) -> Kind:
     """Return MATRIX for a matrix and for sums and products that hold one."""
     if node.kind in (Kind.ADD, Kind.MUL, Kind.POW, Kind.DIV) and any(
@@ -418,7 +344,7 @@ def _items(node: Node) -> list[Node]:
 
 
 def _items_of_member(node: Node) -> list[Node]:
-    named = _named_value(node)
+    named = named_value(node)
     if named is not None and _has_plus_minus(named[1]):
         node = named[1]
     if not _has_plus_minus(node) or node.kind in (Kind.TUPLE, Kind.RELATION):

@@ -75,7 +75,7 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
 def _root(base: Fraction, exponent: Fraction) -> Fraction:
     """Return base^(p/q) where it is rational and real."""
     q = exponent.denominator
-    if base < 0 or q > 64:  # noqa: PLR2004
+    if base < 0 or q > 64:
         raise NotExact("root")
     top, bottom = _int_root(base.numerator, q), _int_root(base.denominator, q)
     return _power(Fraction(top, bottom), Fraction(exponent.numerator))
@@ -84,9 +84,9 @@ def _root(base: Fraction, exponent: Fraction) -> Fraction:
 def _int_root(value: int, q: int) -> int:
     if value in (0, 1):
         return value
-    if value.bit_length() > 2_000:  # noqa: PLR2004
+    if value.bit_length() > 2_000:
         raise NotExact("root of a long number")
-    if q == 2:  # noqa: PLR2004
+    if q == 2:
         root = math.isqrt(value)
     else:
         low, high = 1, 1 << (value.bit_length() // q + 1)

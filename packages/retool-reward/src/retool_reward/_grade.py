@@ -72,10 +72,12 @@ def grade_extracted(pred: str, gold: str, config: GradeConfig, started: float) -
     return grade_of_verdict(found, pred, started)
 
 
-def decide_here(pred: str, gold: str, config: GradeConfig) -> Verdict | None:
+def decide_here(
+    pred: str, gold: str, config: GradeConfig, *, budget_s: float = _BUDGET_S
+) -> Verdict | None:
     """Compare within this process; None if that takes too long or cannot tell."""
     try:
-        with budget(_BUDGET_S):
+        with budget(budget_s):
             found = compare_texts(pred, gold, decimal_places=config.decimal_places)
     except (OverBudget, TooDeep, RecursionError):
         return None
@@ -94,7 +96,8 @@ def grade_of_asked(asked: Asked, pred: str, started: float) -> Grade:
     """Turn a worker's word into a grade. An answer that breaks the worker is wrong."""
     if asked.verdict is not None:
         return grade_of_verdict(asked.verdict, pred, started)
-    correct = None if asked.reason is Reason.GOLD_UNPARSABLE else False
+    unknown = asked.reason in (Reason.GOLD_UNPARSABLE, Reason.ABORTED)
+    correct = None if unknown else False
     return _verdict(started, correct, pred, asked.reason, "symbolic")
 
 
@@ -132,7 +135,7 @@ def close_shared_pools() -> None:
 
 def _forget_pools() -> None:
     """After a fork the sockets belong to the parent; the child starts its own."""
-    global _pools_lock  # noqa: PLW0603 - another thread may have held it when the fork happened
+    global _pools_lock  # another thread may have held it when the fork happened
     _pools_lock = threading.Lock()
     for pool in _pools.values():
         pool.abandon()

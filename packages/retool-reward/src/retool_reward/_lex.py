@@ -31,12 +31,14 @@ _TOKEN = re.compile(
     r"|(?P<word>[A-Za-z]+)"
     r"|(?P<op>\*\*|<=|>=|!=|==|\.\.\.+|!|[-+*/^_=<>(),;:|%'\[\]{}&])"
 )
-_SKIPPED = frozenset(
-    r"\left \right \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr \Biggl \Biggr \middle"
-    r" \displaystyle \textstyle \scriptstyle \mathstrut \rm \bf \it \quad \qquad \hfill \hline"
-    r" \mathbf \boldsymbol \bm \mathit \vec \overrightarrow \hat \widehat \mathcal \mathfrak \hspace"
-    r" \tilde \underline \ensuremath \mathord \mathop \nolimits \limits \thinspace \tt \cal \phantom".split()
+_STYLES = (
+    r"\left \right \middle \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr"
+    r" \Biggl \Biggr"
+    r" \displaystyle \textstyle \scriptstyle \mathstrut \rm \bf \it \tt \cal \quad \qquad \hfill"
+    r" \mathbf \boldsymbol \bm \mathit \mathcal \mathfrak \vec \overrightarrow \hat \widehat \tilde"
+    r" \underline \ensuremath \mathord \mathop \nolimits \limits \thinspace \hline \hspace \phantom"
 )
+_SKIPPED = frozenset(_STYLES.split())
 # A command that means the same as a plain token.
 _SYNONYMS = {
     **dict.fromkeys((r"\cdot", r"\times", r"\ast", r"\cdotp"), "*"),

@@ -63,3 +63,20 @@ def negative(node: Node) -> Node:
 def minus(a: Node, b: Node) -> Node:
     """Return a - b."""
     return Node(Kind.ADD, (a, negative(b)))
+
+
+def factors_of(node: Node) -> list[Node]:
+    """Return the factors of nested products, in order."""
+    if node.kind is not Kind.MUL:
+        return [node]
+    return [factor for part in node.args for factor in factors_of(part)]
+
+
+def differential_of(term: Node) -> str | None:
+    """Return x if a term ends in dx, as the last term of an integral does."""
+    if term.kind is Kind.DIV:
+        return differential_of(term.args[0])
+    factors = factors_of(term)
+    if len(factors) < 2 or factors[-1].kind is not Kind.SYMBOL:
+        return None
+    return factors[-1].name if factors[-2] == Node(Kind.SYMBOL, (), "d") else None

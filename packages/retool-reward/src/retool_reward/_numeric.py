@@ -1,11 +1,12 @@
 """Evaluate a tree to many digits at random points."""
 
 import hashlib
+import importlib
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ._budget import spend
+from ._budget import forgiven, spend
 from ._exact import NotExact, rational
 from ._node import Kind, Node
 
@@ -206,7 +207,7 @@ class Evaluator:
         if name in ("log", "ln", "lg"):
             if x == 0:
                 raise Undefined("log of zero")
-            base = values[1] if len(values) == 2 else None  # noqa: PLR2004
+            base = values[1] if len(values) == 2 else None
             if name == "lg":
                 base = mp.mpf(10)
             return mp.log(x) if base is None else mp.log(x) / mp.log(base)
@@ -230,7 +231,7 @@ class Evaluator:
             steps = rational(node.args[1])
         except NotExact:
             steps = None
-        if steps is not None and steps.denominator == 1 and 0 <= steps <= 200:  # noqa: PLR2004
+        if steps is not None and steps.denominator == 1 and 0 <= steps <= 200:
             product = mp.mpf(1)
             for step in range(int(steps)):
                 product *= n - step
@@ -272,8 +273,8 @@ def _context(digits: int) -> Any:
     """Return this thread's mpmath context of a precision; the global one belongs to others."""
     found = getattr(_contexts, str(digits), None)
     if found is None:
-        import mpmath  # 60 ms, and most answers never need it
-
+        with forgiven():
+            mpmath: Any = importlib.import_module("mpmath")  # 60 ms, and few answers need it
         found = mpmath.mp.clone()
         found.dps = digits
         setattr(_contexts, str(digits), found)

@@ -1,55 +1,23 @@
 """Read an answer, LaTeX or plain, into a tree. Nothing is ever evaluated as code."""
 
-from fractions import Fraction
 from functools import lru_cache
 
-from ._budget import spend
-from ._lex import ParseError, Token, TooDeep, lex
-from ._node import MINUS_ONE, ONE, Kind, Node, negative, number
+from ._atoms import Atoms, literal
+from ._lex import ParseError, Token, lex
+from ._node import Kind, Node, negative, number
 from ._units import is_known_unit, unit_of
-
-_FUNCTIONS = {
-    **{name: name for name in "sin cos tan cot sec csc sinh cosh tanh exp ln log lg".split()},
-    **{f"arc{name}": f"arc{name}" for name in "sin cos tan cot sec csc".split()},
-    **{f"a{name}": f"arc{name}" for name in "sin cos tan".split()},
-    "tg": "tan",
-    "ctg": "cot",
-    "arctg": "arctan",
-    "cosec": "csc",
-    "abs": "abs",
-    "Abs": "abs",
-    "floor": "floor",
-    "ceil": "ceil",
-    "factorial": "factorial",
-    "sgn": "sgn",
-    "sign": "sgn",
-    "gcd": "gcd",
-    "lcm": "lcm",
-    "max": "max",
-    "min": "min",
-    "Re": "re",
-    "Im": "im",
-    "det": "det",
-}
-_BRACKETED = {"binom": 2, "comb": 2, "binomial": 2, "Rational": 2, "Eq": 2, "sqrt": 1, "cbrt": 1}
-_FRACTIONS = frozenset({r"\frac", r"\dfrac", r"\tfrac", r"\cfrac", r"\sfrac", r"\nicefrac"})
-_BINOMIALS = frozenset({r"\binom", r"\dbinom", r"\tbinom", r"\choose"})
-_BIG = {r"\sum": "sum", r"\prod": "prod", r"\int": "int", r"\lim": "lim"}
-_GREEK = frozenset(
-    r"\alpha \beta \gamma \delta \epsilon \varepsilon \zeta \eta \theta \vartheta \iota \kappa"
-    r" \lambda \mu \nu \xi \rho \varrho \sigma \varsigma \tau \upsilon \phi \varphi \chi \psi"
-    r" \omega \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Upsilon \Phi \Psi \Omega \ell \hbar"
-    r" \angle \triangle \square \star \nabla \aleph".split()
+from ._vocabulary import (
+    BIG,
+    BINOMIALS,
+    BRACKETED,
+    FRACTIONS,
+    FUNCTIONS,
+    GREEK,
+    RELATIONS,
+    ROUND,
 )
-_RELATIONS = frozenset({"=", "<", "<=", ">", ">=", "!=", "~", "==", "in"})
-_OPENING = frozenset({"(", "[", r"\{", r"\langle", "{"})
-_CLOSING = {"(": (")", "]"), "[": ("]", ")"), r"\{": (r"\}",), r"\langle": (r"\rangle",)}
-_ROUND = {r"\lfloor": (r"\rfloor", "floor"), r"\lceil": (r"\rceil", "ceil")}
-_UNKNOWN_FUNCTIONS = frozenset("fghFGH")
-_MATRICES = frozenset("matrix pmatrix bmatrix Bmatrix vmatrix smallmatrix array".split())
-_MAX_DECIMAL_EXPONENT = 10**12
+
 _MAX_CACHED_CHARS = 256
-_MAX_LITERAL_CHARS = 4_000
 
 
 def parse(text: str, *, max_depth: int = 48) -> Node:
@@ -81,44 +49,7 @@ def _parsed(text: str, max_depth: int) -> Node:
     return node
 
 
-class _Parser:
-    def __init__(self, tokens: list[Token], max_depth: int) -> None:
-        self._tokens = tokens
-        self._at = 0
-        self._depth = 0
-        self._max_depth = max_depth
-        self._bars = 0
-
-    # --- tokens ---
-
-    @property
-    def peek(self) -> Token:
-        return self._tokens[self._at]
-
-    def _ahead(self, distance: int) -> Token:
-        return self._tokens[min(self._at + distance, len(self._tokens) - 1)]
-
-    def _next(self) -> Token:
-        token = self._tokens[self._at]
-        if token.kind != "end":
-            self._at += 1
-        return token
-
-    def _is(self, *texts: str) -> bool:
-        token = self.peek
-        return token.text in texts and token.kind in ("op", "cmd", "word")
-
-    def _take(self, *texts: str) -> bool:
-        if self._is(*texts):
-            self._at += 1
-            return True
-        return False
-
-    def _expect(self, *texts: str) -> Token:
-        if not self._is(*texts):
-            raise ParseError(f"expected {' or '.join(texts)}, found {self.peek.text!r}")
-        return self._next()
-
+class _Parser(Atoms):
     # --- lists and relations ---
 
     def answer(self) -> Node:
@@ -141,21 +72,19 @@ class _Parser:
         return found
 
     def _item(self) -> Node:
-        self._depth += 1
-        if self._depth > self._max_depth:
-            raise TooDeep(f"nested deeper than {self._max_depth}")
+        self._enter()
         first = self._side()
         sides, names = [first], list[str]()
         while True:
             name = "in" if self._is(r"\in") else self.peek.text
-            if name not in _RELATIONS or self.peek.kind not in ("op", "cmd"):
+            if name not in RELATIONS or self.peek.kind not in ("op", "cmd"):
                 break
             self._next()
             if name == "=" and self._take("="):
                 pass  # python's ==
             names.append(name)
             sides.append(self._side())
-        self._depth -= 1
+        self._leave()
         if self._take(r"\pmod"):
             modulus = self._argument()
             sides[-1] = Node(Kind.QUANTITY, (sides[-1],), f"mod {modulus.value}")
@@ -247,12 +176,12 @@ class _Parser:
             return self._unit_ahead() is None and token.text not in ("and", "or", "mod")
         if token.kind == "cmd":
             return (
-                token.text in _FRACTIONS
-                or token.text in _BINOMIALS
-                or token.text in _GREEK
-                or token.text in _BIG
-                or token.text in _ROUND
-                or token.text.lstrip("\\") in _FUNCTIONS
+                token.text in FRACTIONS
+                or token.text in BINOMIALS
+                or token.text in GREEK
+                or token.text in BIG
+                or token.text in ROUND
+                or token.text.lstrip("\\") in FUNCTIONS
                 or token.text in (r"\sqrt", r"\pi", r"\infty", r"\begin", r"\overline", r"\langle")
             )
         if token.text == "|":
@@ -262,7 +191,7 @@ class _Parser:
     def _juxtaposed(self, left: Node) -> Node:
         before = self._tokens[self._at - 1]
         token = self.peek
-        if token.text in _FRACTIONS and _is_whole(left, before):
+        if token.text in FRACTIONS and _is_whole(left, before):
             fraction = self._factor(None)
             mixed = _mixed(left, fraction)
             return mixed if mixed is not None else _product(left, fraction)
@@ -279,7 +208,7 @@ class _Parser:
         before = self._tokens[self._at - 1]
         if slash.text == "/" and bottom.kind == "num" and _is_whole(whole, before):
             self._at += 3
-            fraction = Node(Kind.DIV, (_literal(top.text), _literal(bottom.text)))
+            fraction = Node(Kind.DIV, (literal(top.text), literal(bottom.text)))
             mixed = _mixed(whole, fraction)
             if mixed is not None:
                 return mixed
@@ -304,13 +233,13 @@ class _Parser:
             words.append(self._ahead(length).text)
             length += 1
         after = self._ahead(length)
-        if after.kind not in ("end",) and after.text not in (",", ";", "and", "or", ")", "}", "^"):
+        if after.kind != "end" and after.text not in (",", ";", "and", "or", ")", "}", "^"):
             return None
         if not any(is_known_unit(word) for word in words) and not token.spaced:
             return None
         if token.kind == "word" and not is_known_unit(token.text) and len(token.text) <= 2:
             return None
-        if token.text in _FUNCTIONS or token.text in _BRACKETED or token.text in ("pi", "infty"):
+        if token.text in FUNCTIONS or token.text in BRACKETED or token.text in ("pi", "infty"):
             return None
         unit = unit_of(" ".join(word for word in words if word != "/"))
         return None if unit is None else (unit, length)
@@ -350,12 +279,9 @@ class _Parser:
     # --- factors ---
 
     def _factor(self, left: Node | None) -> Node:
-        spend()
-        self._depth += 1
-        if self._depth > self._max_depth:
-            raise TooDeep(f"nested deeper than {self._max_depth}")
+        self._enter()
         node = self._postfix(self._primary(left))
-        self._depth -= 1
+        self._leave()
         return node
 
     def _postfix(self, node: Node) -> Node:
@@ -432,332 +358,6 @@ class _Parser:
 
     def _subscript(self) -> Node:
         return self._group() if self._is("{") else self._primary(None)
-
-    def _in_base(self, digits: str) -> Node:
-        bases = "two three four five six seven eight nine ten".split()
-        if self._is("{") and self._ahead(1).kind in ("text", "word"):
-            self._next()
-            word = self._next().text.casefold()
-            self._expect("}")
-            base = bases.index(word) + 2 if word in bases else 0
-        else:
-            node = self._subscript()
-            whole = node.kind is Kind.NUMBER and node.value.denominator == 1
-            base = int(node.value) if whole else 0
-        if not digits.isdigit() or not 2 <= base <= 36 or len(digits) > _MAX_LITERAL_CHARS:
-            raise ParseError(f"{digits!r} is no number in base {base}")
-        try:
-            return number(int(digits, base))
-        except ValueError as error:
-            raise ParseError(f"{digits!r} is no number in base {base}") from error
-
-    def _group(self) -> Node:
-        self._expect("{")
-        if self._take("}"):
-            raise ParseError("empty group")
-        node = self.answer()
-        self._expect("}")
-        return node
-
-    def _argument(self) -> Node:
-        """Parse a LaTeX argument: a group, or a single digit, letter or command."""
-        if self._is("{"):
-            return self._group()
-        token = self.peek
-        if token.kind == "num" and len(token.text) > 1 and token.text[0].isdigit():
-            # \frac12 is 1/2: leave the rest of the digits where they are
-            self._tokens[self._at] = Token("num", token.text[1:], False)
-            return number(int(token.text[0]))
-        if token.kind == "num" or token.kind == "sym":
-            self._next()
-            return _literal(token.text) if token.kind == "num" else _symbol(token.text)
-        return self._primary(None)
-
-    def _primary(self, left: Node | None) -> Node:
-        token = self.peek
-        match token.kind:
-            case "num":
-                self._next()
-                return self._number(token.text)
-            case "sym":
-                self._next()
-                if token.text in _UNKNOWN_FUNCTIONS and self._is("("):
-                    return Node(Kind.OPAQUE, self._call_arguments(), token.text)
-                return _symbol(token.text)
-            case "word":
-                return self._word()
-            case "text":
-                if left is not None:
-                    raise ParseError(f"text {token.text!r} inside mathematics")
-                self._next()
-                return Node(Kind.TEXT, (), token.text)
-            case "cmd":
-                return self._command(left)
-            case "op":
-                return self._operator(left)
-            case _:
-                raise ParseError("the answer ends too early")
-
-    def _number(self, text: str) -> Node:
-        if self._is(r"\overline", r"\dot", r"\bar") and "." in text:
-            self._next()
-            digits = "".join(character for character in self._digits() if character.isdigit())
-            places = len(text.partition(".")[2])
-            tail = Fraction(int(digits), (10 ** len(digits) - 1) * 10**places)
-            return number(_literal(text).value + tail)
-        return _literal(text)
-
-    def _digits(self) -> str:
-        self._expect("{")
-        token = self._next()
-        self._expect("}")
-        if token.kind != "num" or not token.text.isdigit():
-            raise ParseError(f"expected repeating digits, found {token.text!r}")
-        return token.text
-
-    def _word(self) -> Node:
-        text = self._next().text
-        if text in _FUNCTIONS:
-            return self._function(_FUNCTIONS[text])
-        if text in _BRACKETED:
-            return self._bracketed(text)
-        if text in ("pi", "Pi"):
-            return Node(Kind.SYMBOL, (), "pi")
-        if text in ("inf", "infinity", "oo"):
-            return Node(Kind.INFINITY)
-        if "\\" + text in _GREEK:
-            return Node(Kind.SYMBOL, (), text)
-        if text[-1] == "x" and "(" not in text and text[:-1] in _FUNCTIONS:
-            return Node(Kind.CALL, (Node(Kind.SYMBOL, (), "x"),), _FUNCTIONS[text[:-1]])
-        if len(text) <= 3 or len(set(text)) <= 2:  # noqa: PLR2004
-            return Node(Kind.MUL, tuple(_symbol(letter) for letter in text))
-        if self._is("="):
-            return Node(Kind.TEXT, (), text)
-        raise ParseError(f"{text!r} is a word")
-
-    def _bracketed(self, name: str) -> Node:
-        if name in ("sqrt", "cbrt") and not self._is("("):
-            arguments: tuple[Node, ...] = (self._argument(),)
-        else:
-            arguments = self._call_arguments()
-        if len(arguments) != _BRACKETED[name]:
-            raise ParseError(f"{name} takes {_BRACKETED[name]} arguments")
-        match name:
-            case "sqrt" | "cbrt":
-                root = Fraction(1, 2 if name == "sqrt" else 3)
-                return Node(Kind.POW, (arguments[0], number(root)))
-            case "Eq":
-                return Node(Kind.RELATION, arguments, "=")
-            case "Rational":
-                return Node(Kind.DIV, arguments)
-            case _:
-                return Node(Kind.CALL, arguments, "binom")
-
-    def _call_arguments(self) -> tuple[Node, ...]:
-        self._expect("(")
-        inside = self.answer()
-        self._expect(")")
-        return inside.args if inside.kind is Kind.LIST else (inside,)
-
-    def _function(self, name: str) -> Node:
-        """Parse what follows a function's name: a subscript, a power, then its argument."""
-        base = self._subscript() if name == "log" and self._take("_") else None
-        power = None
-        if self._is("^", "**"):
-            self._next()
-            power = self._script()
-        if name in ("gcd", "lcm", "max", "min") or self._is("("):
-            arguments = self._call_arguments()
-        elif self._is("{"):
-            arguments = (self._group(),)
-        else:
-            arguments = (self._bare_argument(),)
-        if base is not None:
-            arguments = (*arguments, base)
-        if power is not None and power == MINUS_ONE:
-            return Node(Kind.CALL, arguments, "arc" + name)
-        call = Node(Kind.CALL, arguments, name)
-        return call if power is None else Node(Kind.POW, (call, power))
-
-    def _bare_argument(self) -> Node:
-        """Parse the `2x` of `sin 2x`: factors up to an operator or another function."""
-        if self._take("-"):
-            return negative(self._bare_argument())
-        node = self._factor(None)
-        while self._starts_factor() and not self._starts_call():
-            node = self._juxtaposed(node)
-        if self._is("/") and self._ahead(1).kind == "num" and node.kind is Kind.SYMBOL:
-            self._next()  # sin pi/6
-            node = Node(Kind.DIV, (node, self._factor(None)))
-        return node
-
-    def _starts_call(self) -> bool:
-        return self.peek.text.lstrip("\\") in _FUNCTIONS or self._is("(", "[")
-
-    def _command(self, left: Node | None) -> Node:
-        name = self._next().text
-        if name in _FRACTIONS:
-            top = self._argument()
-            return Node(Kind.DIV, (top, self._argument()))
-        if name in _BINOMIALS:
-            top = self._argument()
-            return Node(Kind.CALL, (top, self._argument()), "binom")
-        if name == r"\sqrt":
-            root = number(2)
-            if self._take("["):
-                root = self._sum()
-                self._expect("]")
-            return Node(Kind.POW, (self._argument(), Node(Kind.DIV, (ONE, root))))
-        if name in _GREEK:
-            return Node(Kind.SYMBOL, (), name[1:])
-        if name[1:] in _FUNCTIONS:
-            return self._function(_FUNCTIONS[name[1:]])
-        if name in _ROUND:
-            closing, function = _ROUND[name]
-            inside = self._sum()
-            self._expect(closing)
-            return Node(Kind.CALL, (inside,), function)
-        if name in _BIG:
-            return self._big(_BIG[name])
-        if name in (r"\{", r"\langle"):
-            return self._enclosed(name)
-        if name in (r"\overline", r"\bar"):
-            return Node(Kind.OPAQUE, (self._argument(),), "bar")
-        return self._constant(name)
-
-    def _constant(self, name: str) -> Node:
-        match name:
-            case r"\pi":
-                return Node(Kind.SYMBOL, (), "pi")
-            case r"\infty":
-                return Node(Kind.INFINITY)
-            case r"\emptyset" | r"\varnothing":
-                return Node(Kind.SET)
-            case r"\begin":
-                return self._matrix()
-            case r"\mathbb":
-                self._expect("{")
-                letter = self._next().text
-                self._expect("}")
-                if letter not in tuple("RZNQC"):
-                    raise ParseError(f"unknown set {letter!r}")
-                return Node(Kind.NUMBERS, (), letter)
-            case r"\imath":
-                return Node(Kind.SYMBOL, (), "i")
-            case _:
-                raise ParseError(f"unknown command {name!r}")
-
-    def _big(self, name: str) -> Node:
-        """Parse a sum, product, integral or limit; its parts are kept, not its meaning."""
-        low = high = Node(Kind.TEXT, (), "")
-        while self._is("_", "^"):
-            mark = self._next().text
-            script = self._limit() if self._is("{") else self._primary(None)
-            low, high = (script, high) if mark == "_" else (low, script)
-        # an integral's body runs up to its dx, which is the last factor of its last term
-        body = self._sum() if name == "int" else self._term()
-        return Node(Kind.OPAQUE, (low, high, body), name)
-
-    def _limit(self) -> Node:
-        self._expect("{")
-        node = self._item()
-        if self._take(r"\to", r"\rightarrow"):
-            node = Node(Kind.RELATION, (node, self._item()), "to")
-        self._expect("}")
-        return node
-
-    def _operator(self, left: Node | None) -> Node:
-        token = self.peek
-        if token.text in ("(", "["):
-            self._next()
-            return self._enclosed(token.text)
-        if token.text == r"\{":
-            self._next()
-            return self._enclosed(r"\{")
-        if token.text == "{":
-            return self._group()
-        if token.text == "|":
-            self._next()
-            self._bars += 1
-            inside = self._sum()
-            self._bars -= 1
-            self._expect("|")
-            return Node(Kind.CALL, (inside,), "abs")
-        if token.text == "..." and left is None:
-            self._next()
-            return Node(Kind.ELLIPSIS)
-        raise ParseError(f"unexpected {token.text!r}")
-
-    def _enclosed(self, opening: str) -> Node:
-        closings = _CLOSING[opening]
-        bars, self._bars = self._bars, 0
-        if self._take(*closings):
-            self._bars = bars
-            if opening == r"\{":
-                return Node(Kind.SET)
-            raise ParseError("empty brackets")
-        inside = self.answer()
-        closing = self._expect(*closings).text
-        self._bars = bars
-        items = inside.args if inside.kind is Kind.LIST else (inside,)
-        if opening == r"\{":
-            return Node(Kind.SET, items)
-        if len(items) == 1:
-            if opening + closing not in ("()", "[]"):
-                raise ParseError(f"unbalanced {opening} {closing}")
-            return inside
-        if opening == r"\langle":
-            return Node(Kind.TUPLE, items, "()")
-        return Node(Kind.TUPLE, items, opening + closing)
-
-    def _matrix(self) -> Node:
-        name = self._environment()
-        if name == "array" and self._take("{"):
-            while not self._take("}"):
-                if self._next().kind == "end":
-                    raise ParseError("unterminated array")
-        if name not in _MATRICES:
-            raise ParseError(f"unknown environment {name!r}")
-        rows: list[list[Node]] = [[]]
-        while not self._is(r"\end"):
-            if self._take("\\\\"):
-                rows.append([])
-            elif not self._take("&"):
-                rows[-1].append(self._item())
-        self._next()
-        self._environment_end(name)
-        rows = [row for row in rows if row]
-        if not rows or len({len(row) for row in rows}) != 1:
-            raise ParseError("a matrix needs rows of one length")
-        node = Node(Kind.MATRIX, tuple(cell for row in rows for cell in row), str(len(rows)))
-        return Node(Kind.OPAQUE, (node,), "det") if name == "vmatrix" else node
-
-    def _environment(self) -> str:
-        self._expect("{")
-        name = self._next().text
-        self._expect("}")
-        return name
-
-    def _environment_end(self, name: str) -> None:
-        if self._environment() != name:
-            raise ParseError(f"environment {name!r} is closed by another")
-
-
-def _literal(text: str) -> Node:
-    if len(text) > _MAX_LITERAL_CHARS:
-        raise ParseError(f"a number of {len(text)} characters")
-    mantissa, _, exponent = text.lower().partition("e")
-    value = Fraction(mantissa.rstrip(".") or "0")
-    if exponent:
-        power = int(exponent)
-        if abs(power) > _MAX_DECIMAL_EXPONENT:
-            raise ParseError(f"exponent {exponent} is out of range")
-        return Node(Kind.MUL, (number(value), Node(Kind.POW, (number(10), number(power)))))
-    return number(value, mantissa if "." in mantissa.rstrip(".") else "")
-
-
-def _symbol(name: str) -> Node:
-    return Node(Kind.SYMBOL, (), name)
 
 
 def _product(left: Node, right: Node) -> Node:

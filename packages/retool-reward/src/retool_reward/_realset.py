@@ -31,7 +31,7 @@ def is_set_like(node: Node) -> bool:
         case Kind.UNION | Kind.DIFFERENCE | Kind.INTERSECTION | Kind.NUMBERS:
             return True
         case Kind.TUPLE:
-            return len(node.args) == 2 and (  # noqa: PLR2004
+            return len(node.args) == 2 and (
                 node.name in ("(]", "[)") or any(_infinite(end) for end in node.args)
             )
         case Kind.RELATION:
@@ -77,7 +77,7 @@ def _variable(node: Node) -> str | None:
 def _infinite(node: Node) -> float | None:
     if node.kind is Kind.INFINITY:
         return _INFINITY
-    if node.kind is Kind.MUL and len(node.args) == 2 and node.args[1].kind is Kind.INFINITY:  # noqa: PLR2004
+    if node.kind is Kind.MUL and len(node.args) == 2 and node.args[1].kind is Kind.INFINITY:
         return -_INFINITY
     return None
 
@@ -105,7 +105,7 @@ def _same_end(a: Any, b: Any) -> bool:
 
 def _pieces(node: Node) -> list[_Piece]:
     match node.kind:
-        case Kind.TUPLE if len(node.args) == 2:  # noqa: PLR2004
+        case Kind.TUPLE if len(node.args) == 2:
             low, high = _end(node.args[0]), _end(node.args[1])
             return [_Piece(low, node.name[0] == "[", high, node.name[1] == "]")]
         case Kind.SET:

@@ -82,7 +82,7 @@ def _rounds_numerically(pred: Node, gold: Node, decimal_places: int) -> bool:
         mine, theirs = evaluator.value(pred), evaluator.value(gold)
     except (Undefined, TooBig, NotExact):
         return False
-    if mine.imag or theirs.imag or abs(mine) > 1e40 or abs(theirs) > 1e40:  # noqa: PLR2004
+    if mine.imag or theirs.imag or abs(mine) > 1e40 or abs(theirs) > 1e40:
         return False
     return _rounds(pred, gold, mine.real, theirs.real, decimal_places)
 
@@ -135,7 +135,7 @@ def _at_point(pred: Node, gold: Node, seed: str, scale: int, sign: int) -> tuple
     if not size or not gap:
         return True, is_real
     close = gap <= size * 1e-30
-    if not close and mine and theirs and size > 1e-30:  # noqa: PLR2004
+    if not close and mine and theirs and size > 1e-30:
         return False, is_real
     mine, theirs = both(_MORE_DIGITS)
     if mine is None or theirs is None or mine is _TOWER or theirs is _TOWER:
@@ -193,7 +193,7 @@ def linear_root(left: Node, right: Node, variable: str) -> tuple[Any, int] | Non
         The root, an mpmath number, and the sign of the slope; None if the sides are not linear.
     """
     difference = minus(left, right)
-    if symbols(difference) != {variable}:
+    if symbols(difference) != frozenset({variable}):
         return None
     values: list[Any] = []
     for at in (0, 1, 2, 5):

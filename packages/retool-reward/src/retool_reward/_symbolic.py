@@ -3,11 +3,12 @@
 This runs in a worker that can be killed, never in the caller's process.
 """
 
+import importlib
 import operator
 from functools import reduce
 from typing import Any
 
-from ._node import Kind, Node
+from ._node import Kind, Node, differential_of, factors_of
 
 _INSTANCES = (2, 3, 5, 8, 13)
 _DIGITS = 30
@@ -19,19 +20,19 @@ class NotSymbolic(ValueError):  # noqa: N818 - a question's answer, not a fault
 
 def same_symbolically(pred: Node, gold: Node) -> bool | None:
     """Whether sympy finds two trees equal; None if it cannot tell."""
-    import sympy
-
-    sp: Any = sympy
+    sp: Any = importlib.import_module("sympy")  # half a second, and typed by nobody
     try:
         mine, theirs = _Converter(sp).convert(pred), _Converter(sp).convert(gold)
     except NotSymbolic:
         return None
+    free = sorted((mine - theirs).free_symbols, key=str)
+    if not free:
+        # Numbers first: quadrature takes milliseconds where an antiderivative may take for ever.
+        zero = _is_zero(mine - theirs, (mine, theirs))
+        return zero if zero is not None else _is_zero((mine - theirs).doit(), (mine, theirs))
     difference = (mine - theirs).doit()
     if difference == 0:
         return True
-    free = sorted(difference.free_symbols, key=str)
-    if not free:
-        return _is_zero(difference, (mine, theirs))
     verdict: bool | None = True
     for index in range(len(_INSTANCES)):
         point = {symbol: _INSTANCES[(index + k) % len(_INSTANCES)] for k, symbol in enumerate(free)}
@@ -145,14 +146,7 @@ def _differential(term: Node) -> tuple[str, Node]:
     if term.kind is Kind.DIV:
         variable, top = _differential(term.args[0])
         return variable, Node(Kind.DIV, (top, term.args[1]))
-    factors = _factors(term)
-    is_pair = len(factors) > 1 and factors[-2].kind is factors[-1].kind is Kind.SYMBOL
-    if not is_pair or factors[-2].name != "d":
+    variable = differential_of(term)
+    if variable is None:
         raise NotSymbolic("an integral without dx")
-    return factors[-1].name, Node(Kind.MUL, tuple(factors[:-2]))
-
-
-def _factors(node: Node) -> list[Node]:
-    if node.kind is not Kind.MUL:
-        return [node]
-    return [factor for part in node.args for factor in _factors(part)]
+    return variable, Node(Kind.MUL, tuple(factors_of(term)[:-2]))

@@ -1,0 +1,74 @@
+"""Tell the name of a value from the value: x = 3, f(x) = 2x, x in S, m + n = 42."""
+
+from ._node import Kind, Node, factors_of
+
+# Terms whose meaning the numeric probe does not know: a difference there decides nothing.
+MEANINGFUL = frozenset({"sum", "prod", "int", "lim", "det"})
+
+
+def exact_part(node: Node) -> Node:
+    """Drop what follows an approximation sign: x = 1/3 ~ 0.33 says 1/3, x ~ 11 says 11."""
+    if node.kind is Kind.RELATION and node.name == "~":
+        return node.args[1] if is_name(node.args[0]) else node.args[0]
+    if node.kind is not Kind.CHAIN:
+        return node
+    kept: list[Node] = []
+    for part in node.args:
+        if part.name == "~":
+            break
+        kept.append(part)
+    if not kept:
+        return exact_part(node.args[0])
+    return kept[0] if len(kept) == 1 else Node(Kind.CHAIN, tuple(kept))
+
+
+def named_value(node: Node) -> tuple[Node, Node] | None:
+    """Split x = 3, 3 = x, x in S, or a chain x = 1 + 2 = 3, into the name and the last value."""
+    if node.kind is Kind.CHAIN:
+        first = node.args[0].args[0]
+        if is_name(first) and all(part.name == "=" for part in node.args):
+            return first, node.args[-1].args[1]
+        return None
+    if node.kind is not Kind.RELATION or node.name not in ("=", "in"):
+        return None
+    left, right = node.args
+    if is_name(left):
+        return left, right
+    return (right, left) if node.name == "=" and is_name(right) else None
+
+
+def is_name(node: Node) -> bool:
+    """Whether a node only names a value: a letter, f(x), a length AB, a tuple of names."""
+    match node.kind:
+        case Kind.SYMBOL:
+            return node.name not in ("pi", "e", "i")
+        case Kind.TEXT:
+            return True
+        case Kind.OPAQUE:
+            return node.name not in MEANINGFUL
+        case Kind.TUPLE:
+            return all(is_name(part) for part in node.args)
+        case Kind.MUL:  # a length AB, a probability P(A), an angle ABC
+            return all(_is_capital(part) for part in factors_of(node))
+        case Kind.CALL if node.name == "abs":
+            return node.args[0].kind is Kind.MUL and is_name(node.args[0])
+        case _:
+            return False
+
+
+def _is_capital(node: Node) -> bool:
+    return node.kind is Kind.SYMBOL and (
+        node.name.isupper() or node.name in ("angle", "triangle") or len(node.name) == 0
+    )
+
+
+def letters_total(node: Node) -> Node | None:
+    """Return n of an equation m + n = n whose left side is a sum or product of bare letters."""
+    if node.kind is not Kind.RELATION or node.name != "=":
+        return None
+    left, right = node.args
+    parts = left.args if left.kind in (Kind.ADD, Kind.MUL) else ()
+    letters = {part.name for part in parts if part.kind is Kind.SYMBOL and len(part.name) == 1}
+    if len(parts) < 2 or len(letters) != len(parts) or right.kind is not Kind.NUMBER:
+        return None
+    return right if right.value else None
