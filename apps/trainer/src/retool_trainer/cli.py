@@ -12,6 +12,7 @@ from collections.abc import Sequence
 _COMMANDS = {
     "run": ("retool_trainer.commands.run", "train: prepare, SFT, evaluate, RL, export, summary"),
     "report": ("retool_trainer.commands.report", "write a run as one HTML file"),
+    "plan": ("retool_trainer.commands.plan", "show what a config would start; needs no hardware"),
 }
 
 

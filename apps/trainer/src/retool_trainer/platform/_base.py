@@ -228,6 +228,8 @@ class Platform(ABC):
             # The logprobs that the sampler used, after the temperature.
             "--logprobs-mode",
             "processed_logprobs",
+            "--worker-extension-cls",
+            "retool_engine_weights.WeightsExtension",
             *self.vllm_arguments(engine),
         ]
         if self.vllm_release >= (0, 32):
@@ -237,20 +239,17 @@ class Platform(ABC):
             command += [
                 "--weight-transfer-config",
                 json.dumps({"backend": self.weight_transfer_backend}),
-                "--worker-extension-cls",
-                "retool_engine_weights.WeightsExtension",
             ]
         return [*command, *engine.args]
 
-    def _engine_settings(self, engine: EngineConfig) -> tuple[Setting, ...]:
+    def _engine_settings(self) -> tuple[Setting, ...]:
         """What every vLLM server of ours runs with."""
-        extension = Setting(
-            name="PYTHONPATH",
-            value=str(_ENGINE_SIDE),
-            reason="where vLLM's workers find the weight-transfer engine `retool`",
-        )
         return (
-            *([extension] if engine.sync == "broadcast" else []),
+            Setting(
+                name="PYTHONPATH",
+                value=str(_ENGINE_SIDE),
+                reason="where vLLM's workers find our extension (weight sync)",
+            ),
             Setting(
                 name="VLLM_SERVER_DEV_MODE",
                 value="1",

@@ -59,7 +59,7 @@ class CudaPlatform(Platform):
             )
         if role == "engine":
             # expandable_segments is left out: vLLM's sleep mode owns the memory pool.
-            return self._engine_settings(config.engine)
+            return self._engine_settings()
         return ()
 
     def faults(self, config: RunConfig, environment: Mapping[str, str]) -> list[str]:

@@ -103,7 +103,7 @@ class NpuPlatform(Platform):
             )
         if role == "engine":
             return (
-                *self._engine_settings(config.engine),
+                *self._engine_settings(),
                 *common,
                 Setting(
                     name="VLLM_ASCEND_ENABLE_NZ",
