@@ -260,7 +260,7 @@ def question() -> Question:
     return Question()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_question() -> type[Question]:
     return Question
 
@@ -270,6 +270,6 @@ def tools() -> Tools:
     return Tools()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_tools() -> type[Tools]:
     return Tools
