@@ -95,7 +95,7 @@ def test_answer_tags_belong_to_the_retool_dialect_only() -> None:
     segments = (Segment.of_text("So"), Segment.of_answer("\\boxed{42}"))
     trajectory = Trajectory(problem=PROBLEM, segments=segments)
     assert trajectory.turns()[0].text == "So\n\n\\boxed{42}"
-    assert trajectory.turns(answer_tags=True)[0].text == ("So\n\n<answer>\n\\boxed{42}\n</answer>")
+    assert trajectory.turns(layout="retool")[0].text == ("So\n\n<answer>\n\\boxed{42}\n</answer>")
 
 
 def test_too_long_rows_are_dropped_whole_and_counted(renderer: Any) -> None:

@@ -337,11 +337,12 @@ class Trajectory(Record):
         spelled = tools if isinstance(tools, str) else to_json([dict(spec) for spec in tools])
         return cls(problem=problem, segments=tuple(segments), tools=spelled)
 
-    def turns(self, *, answer_tags: bool = False) -> list[Turn]:
+    def turns(self, *, layout: Literal["plain", "retool"] = "plain") -> list[Turn]:
         """Group the segments into turns.
 
         Args:
-            answer_tags: Write an ANSWER segment as `<answer>...</answer>`, as ReTool does.
+            layout: `retool` writes an ANSWER segment as `<answer>...</answer>` and leaves an empty
+                line between prose and call, because there the call continues the policy's text.
 
         Raises:
             ValueError: Prose follows a call before its result, a result has no call, or one turn
@@ -373,7 +374,7 @@ class Trajectory(Record):
             if calls:
                 raise ValueError(f"turn {len(out) + 1} has text after a call and before its result")
             body = segment.text
-            if segment.kind is Kind.ANSWER and answer_tags:
+            if segment.kind is Kind.ANSWER and layout == "retool":
                 body = f"<answer>\n{body}\n</answer>"
             text = f"{text}\n\n{body}" if text else body
         if text or calls:

@@ -58,6 +58,8 @@ BAD = {
 }
 """Statuses that `repair` and `drop` act on, and the code each is reported under."""
 
+# What interpreters write where a program printed nothing; data sets record an empty text.
+_NOTHING = frozenset({"(no output)", "[no output]"})
 _NUMBER = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?")
 _ERROR_NAME = re.compile(
     r"^(?:[\w.]*\.)?(\w*(?:Error|Exception|Interrupt|Exit|Warning))\b", re.MULTILINE
@@ -80,7 +82,7 @@ def compare_outputs(recorded: str, replayed: str) -> ReplayStatus:
     Floats are close within a relative 1e-9: that covers the last digits of a printed double, which
     differ between machines, and not a seventh digit that somebody made up.
     """
-    was, now = recorded.strip(), replayed.strip()
+    was, now = (_said(text) for text in (recorded, replayed))
     if was == now:
         return ReplayStatus.EXACT
     if _NUMBER.sub("#", was).split() == _NUMBER.sub("#", now).split():
@@ -91,6 +93,11 @@ def compare_outputs(recorded: str, replayed: str) -> ReplayStatus:
     if errors_was and errors_now and errors_was[-1] == errors_now[-1]:
         return ReplayStatus.SAME_ERROR
     return ReplayStatus.MISMATCH
+
+
+def _said(output: str) -> str:
+    text = output.strip()
+    return "" if text in _NOTHING else text
 
 
 def _close(a: str, b: str) -> bool:

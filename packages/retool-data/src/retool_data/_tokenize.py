@@ -2,11 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ._records import Trajectory
+from ._rows import BadRow
 from ._samples import Span, SpanKind, TokenSample
 
 
@@ -85,7 +86,7 @@ def tokenize(
         ValueError: The segments do not form turns, or a turn before the last has fewer results
             than calls, so that no rollout could have produced them.
     """
-    turns = trajectory.turns(answer_tags=renderer.name == "retool")
+    turns = trajectory.turns(layout="retool" if renderer.name == "retool" else "plain")
     ids = list(renderer.prompt_ids(trajectory.problem.messages, trajectory.tool_specs))
     mask = [0] * len(ids)
     spans = [Span(start=0, end=len(ids), kind=SpanKind.PROMPT, turn=-1, trained=False)]
@@ -137,6 +138,7 @@ def tokenize_all(
     max_tokens: int | None = None,
     too_long: Literal["drop", "refuse"] = "drop",
     tokenizer_hash: str = "",
+    on_bad_row: Callable[[BadRow], None] | None = None,
     counts: TokenizeCounts | None = None,
 ) -> Iterator[TokenSample]:
     """Tokenise many trajectories; a too-long one is dropped whole and counted, or refused.
@@ -147,17 +149,26 @@ def tokenize_all(
         max_tokens: Longest sample allowed; None allows any.
         too_long: `drop` skips and counts; `refuse` raises.
         tokenizer_hash: Stored in every sample.
+        on_bad_row: Called for a row that no rollout could produce; without it the first one raises.
         counts: Filled while iterating.
 
     Raises:
+        ValueError: A row cannot be tokenised and there is no `on_bad_row`.
         TooLongError: A row is too long and `too_long` is `refuse`.
     """
     seen = counts if counts is not None else TokenizeCounts()
     template_hash = renderer_hash(renderer)
     for trajectory in trajectories:
-        sample = tokenize(
-            trajectory, renderer, template_hash=template_hash, tokenizer_hash=tokenizer_hash
-        )
+        try:
+            sample = tokenize(
+                trajectory, renderer, template_hash=template_hash, tokenizer_hash=tokenizer_hash
+            )
+        except ValueError as error:
+            if on_bad_row is None:
+                raise
+            where = trajectory.provenance
+            on_bad_row(BadRow(where.source, where.row, " ".join(str(error).split())))
+            continue
         length = len(sample.ids)
         if max_tokens is not None and length > max_tokens:
             where = trajectory.provenance
