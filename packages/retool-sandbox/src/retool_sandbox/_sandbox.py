@@ -1,23 +1,30 @@
 """Run untrusted programs: single runs, and sessions whose variables persist."""
 
 import asyncio
-import contextlib
 import itertools
+import logging
 import os
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Any, Literal, Self, TypeVar
 
-from ._errors import RunLost, SandboxError
+from ._errors import IsolationUnavailable, RunLost, SandboxError
+from ._selftest import Check, quick_checks, thorough_checks
 from ._text import join_cut
 from ._types import Level, Limits, Outcome, RunResult
-from ._worker import Answer, Worker, library_path
+from ._worker import ENVIRONMENT_NAMES, Answer, Worker, library_path
 
 Tier = Literal["stdlib", "math", "science"]
 T = TypeVar("T")
+
+ALLOW_NONE = "RETOOL_SANDBOX_ALLOW_NONE"
+_ISOLATIONS = ("require", "best_effort", *(level.value for level in Level))
+_TIERS = ("stdlib", "math", "science")
+
+logger = logging.getLogger(__name__)
 
 
 class Sandbox:
@@ -37,6 +44,7 @@ class Sandbox:
         spares: Children forked ahead of time. Default: as many as concurrency, at most 8.
         max_sessions: Live sessions; opening one more ends the one used least recently.
         packages: Further installed distributions that programs may import, with what they require.
+        self_test: Attack the level's guarantees on entering and refuse if one does not hold.
         cgroups: Use a memory cgroup where one can be had; off, rlimits and a memory watch do it.
 
     Raises:
@@ -54,7 +62,16 @@ class Sandbox:
         max_sessions: int = 64,
         packages: Sequence[str] = (),
         cgroups: bool = True,
+        self_test: bool = True,
     ) -> None:
+        if isolation not in _ISOLATIONS:
+            raise ValueError(f"isolation must be one of {', '.join(_ISOLATIONS)}, got {isolation!r}")
+        if isolation == "none" and os.environ.get(ALLOW_NONE) != "1":
+            raise IsolationUnavailable(
+                f"isolation='none' runs untrusted code unprotected; set {ALLOW_NONE}=1 to allow it"
+            )
+        if tier not in _TIERS:
+            raise ValueError(f"tier must be one of {', '.join(_TIERS)}, got {tier!r}")
         if concurrency is None:
             concurrency = len(os.sched_getaffinity(0))
         if concurrency < 1:
@@ -69,6 +86,7 @@ class Sandbox:
         self._max_sessions = max_sessions
         self._packages = tuple(packages)
         self._cgroups = cgroups
+        self._self_test = self_test
         self._ids = itertools.count(1)
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -179,8 +197,34 @@ class Sandbox:
                 }
             )
             await fresh.start()
+            if self._self_test and worker is None:
+                await self._attack(fresh)
             self._worker = fresh
             return fresh
+
+    async def _attack(self, worker: Worker) -> None:
+        """Refuse a level whose guarantees do not hold."""
+        level = Level(worker.level)
+        try:
+            checks = await quick_checks(_runner(worker), level, ENVIRONMENT_NAMES)
+            failed = [f"{check.name}: {check.measured}" for check in checks if not check.ok]
+            if failed:
+                raise IsolationUnavailable(
+                    f"the self-test broke level {level.value!r}: " + "; ".join(failed)
+                    + "; run `retool-sandbox doctor`"
+                )  # fmt: skip
+        except BaseException:
+            await worker.stop()
+            raise
+        if self._isolation == "best_effort" and level not in (Level.FULL, Level.LANDLOCK):
+            logger.warning(
+                "isolation is only %r here: %s", level.value, "; ".join(worker.facts["failed_probes"])
+            )
+
+    async def check(self) -> list[Check]:
+        """Attack every guarantee of the level in use; what `retool-sandbox doctor` shows."""
+        worker = await self._live_worker()
+        return await thorough_checks(_runner(worker), Level(worker.level), ENVIRONMENT_NAMES)
 
     async def _run(self, request: dict[str, Any], blobs: list[bytes]) -> RunResult:
         async with self._slots:
@@ -239,6 +283,15 @@ class Session:
         request = _request(limits or self._limits, files, None)
         blobs = _blobs(code, stdin, files)
         return await self._sandbox._on_loop(self._sandbox._turn(self, request, blobs))
+
+
+def _runner(worker: Worker) -> Callable[[str, Limits], Awaitable[RunResult]]:
+    async def run(code: str, limits: Limits) -> RunResult:
+        request = _request(limits, None, None)
+        answer = await worker.ask(request, _blobs(code, "", None), _deadline_s(request))
+        return _result(answer, worker.level)
+
+    return run
 
 
 def _deadline_s(request: dict[str, Any]) -> float:

@@ -44,6 +44,8 @@ _ENVIRONMENT = {
     },
 }
 
+ENVIRONMENT_NAMES = frozenset({*_ENVIRONMENT, "TMPDIR", "LC_CTYPE"})
+
 Answer = tuple[dict[str, Any], list[bytes]]
 
 
