@@ -2,7 +2,9 @@
 
 from ._errors import IsolationUnavailable, QueueFull, RunLost, SandboxError
 from ._interpreter import CODE_INTERPRETER_SPEC, code_interpreter
+from ._policy import Policy
 from ._sandbox import Sandbox, Session
+from ._sync import SyncSandbox, SyncSession
 from ._tools import ToolRegistry, ToolReply, ToolSession
 from ._types import Level, Limits, Outcome, RunResult
 
@@ -12,12 +14,15 @@ __all__ = [
     "Level",
     "Limits",
     "Outcome",
+    "Policy",
     "QueueFull",
     "RunLost",
     "RunResult",
     "Sandbox",
     "SandboxError",
     "Session",
+    "SyncSandbox",
+    "SyncSession",
     "ToolRegistry",
     "ToolReply",
     "ToolSession",

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
+from ._policy import Policy
 from ._sandbox import Sandbox
 from ._tools import BAD_CALL, ToolFunction, ToolRegistry, ToolReply
 from ._types import Limits, Outcome, RunResult
@@ -23,7 +24,9 @@ CODE_INTERPRETER_SPEC: Mapping[str, Any] = {
 
 
 class _Runner(Protocol):
-    async def run(self, code: str, *, limits: Limits | None = None) -> RunResult: ...
+    async def run(
+        self, code: str, *, limits: Limits | None = None, policy: Policy | None = None
+    ) -> RunResult: ...
 
 
 def reply_text(result: RunResult) -> str:
@@ -40,7 +43,11 @@ def reply_text(result: RunResult) -> str:
 
 
 def code_interpreter(
-    sandbox: Sandbox, *, concurrency: int = 32, limits: Limits | None = None
+    sandbox: Sandbox,
+    *,
+    concurrency: int = 32,
+    limits: Limits | None = None,
+    policy: Policy | None = None,
 ) -> ToolRegistry:
     """A registry with the one tool `code_interpreter(code)`.
 
@@ -48,6 +55,7 @@ def code_interpreter(
         sandbox: Where the code runs.
         concurrency: Calls in flight at the same time.
         limits: Ceilings of one call; the sandbox's own when not given.
+        policy: What the source may name; the sandbox's own when not given.
     """
     registry = ToolRegistry(concurrency=concurrency)
 
@@ -56,7 +64,7 @@ def code_interpreter(
             if not code.strip():
                 text = "Error: the code is empty; give a Python program in `code`."
                 return ToolReply(text=text, outcome=BAD_CALL, ok=False)
-            result = await runner.run(code, limits=limits)
+            result = await runner.run(code, limits=limits, policy=policy)
             return ToolReply(
                 text=reply_text(result),
                 outcome=result.outcome.value,

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal, Self, TypeVar
 
 from ._errors import IsolationUnavailable, RunLost, SandboxError
+from ._policy import Policy
 from ._selftest import Check, quick_checks, thorough_checks
 from ._text import join_cut
 from ._types import Level, Limits, Outcome, RunResult
@@ -44,6 +45,7 @@ class Sandbox:
         spares: Children forked ahead of time. Default: as many as concurrency, at most 8.
         max_sessions: Live sessions; opening one more ends the one used least recently.
         packages: Further installed distributions that programs may import, with what they require.
+        policy: What the source of a program may name; not a boundary.
         self_test: Attack the level's guarantees on entering and refuse if one does not hold.
         cgroups: Use a memory cgroup where one can be had; off, rlimits and a memory watch do it.
 
@@ -63,6 +65,7 @@ class Sandbox:
         packages: Sequence[str] = (),
         cgroups: bool = True,
         self_test: bool = True,
+        policy: Policy | None = None,
     ) -> None:
         if isolation not in _ISOLATIONS:
             raise ValueError(f"isolation must be one of {', '.join(_ISOLATIONS)}, got {isolation!r}")
@@ -87,6 +90,7 @@ class Sandbox:
         self._packages = tuple(packages)
         self._cgroups = cgroups
         self._self_test = self_test
+        self._policy = policy
         self._ids = itertools.count(1)
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -97,6 +101,11 @@ class Sandbox:
     def limits(self) -> Limits:
         """The ceilings of a run that brings none."""
         return self._limits
+
+    @property
+    def policy(self) -> Policy | None:
+        """What the source of a program may name, unless a run brings another policy."""
+        return self._policy
 
     @property
     def level(self) -> Level:
@@ -134,6 +143,7 @@ class Sandbox:
         files: Mapping[str, str | bytes] | None = None,
         limits: Limits | None = None,
         seed: int | None = None,
+        policy: Policy | None = None,
     ) -> RunResult:
         """Run one program from nothing and say how it ended.
 
@@ -142,12 +152,13 @@ class Sandbox:
             stdin: What the program reads; without it, reading meets the end of file at once.
             files: Relative path to content, placed into the scratch directory beforehand.
             limits: Ceilings of this run.
+            policy: What the source may name, instead of the sandbox's own policy.
             seed: Seeds `random` and numpy; without it every run has numbers of its own.
 
         Raises:
             SandboxError: The sandbox did not work (never: the program did not work).
         """
-        request = _request(limits or self._limits, files, seed)
+        request = _request(limits or self._limits, files, seed, policy or self._policy)
         blobs = _blobs(code, stdin, files)
         return await self._on_loop(self._run(request, blobs))
 
@@ -278,16 +289,17 @@ class Session:
         stdin: str | bytes = "",
         files: Mapping[str, str | bytes] | None = None,
         limits: Limits | None = None,
+        policy: Policy | None = None,
     ) -> RunResult:
         """Run one turn. A turn that is killed takes the variables with it: `state_lost` says so."""
-        request = _request(limits or self._limits, files, None)
+        request = _request(limits or self._limits, files, None, policy or self._sandbox.policy)
         blobs = _blobs(code, stdin, files)
         return await self._sandbox._on_loop(self._sandbox._turn(self, request, blobs))
 
 
 def _runner(worker: Worker) -> Callable[[str, Limits], Awaitable[RunResult]]:
     async def run(code: str, limits: Limits) -> RunResult:
-        request = _request(limits, None, None)
+        request = _request(limits, None, None, None)
         answer = await worker.ask(request, _blobs(code, "", None), _deadline_s(request))
         return _result(answer, worker.level)
 
@@ -299,7 +311,10 @@ def _deadline_s(request: dict[str, Any]) -> float:
 
 
 def _request(
-    limits: Limits, files: Mapping[str, str | bytes] | None, seed: int | None
+    limits: Limits,
+    files: Mapping[str, str | bytes] | None,
+    seed: int | None,
+    policy: Policy | None,
 ) -> dict[str, Any]:
     names = list(files or ())
     for name in names:
@@ -311,6 +326,7 @@ def _request(
         "limits": asdict(limits),
         "files": names,
         "seed": seed,
+        "policy": policy.to_config() if policy is not None else None,
     }
 
 

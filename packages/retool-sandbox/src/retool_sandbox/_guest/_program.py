@@ -19,8 +19,11 @@ import traceback
 import types
 from typing import Any
 
+from ._review import review_source
+
 REPORT = struct.Struct(">iBII")  # exit code, flags, bytes of value, bytes of traceback
-HAS_VALUE, HAS_TRACEBACK = 1, 2
+HAS_VALUE, HAS_TRACEBACK, REFUSED = 1, 2, 4
+REFUSED_EXIT = 120
 _SIZE = struct.Struct(">I")
 
 
@@ -239,7 +242,7 @@ def main(link: int, session: bool) -> None:
         turn += 1
         if head.get("seed") is not None:
             reseed(head["seed"])
-        code, value, trace = 1, None, None
+        code, value, trace, refused = 1, None, None, False
         try:
             _place_files(head.get("files", []), blobs[2:])
             _place_stdin(blobs[1])
@@ -248,10 +251,16 @@ def main(link: int, session: bool) -> None:
             sys.stderr.write(trace)
         else:
             name = f"<code-{turn}>" if session else "<code>"
-            code, value, trace = _run(blobs[0], name, namespace)
+            policy = head.get("policy")
+            reason = policy and review_source(blobs[0].decode("utf-8", "replace"), policy)
+            if reason:
+                code, value, refused = REFUSED_EXIT, reason, True
+            else:
+                code, value, trace = _run(blobs[0], name, namespace)
         del request, head, blobs
         value_bytes, trace_bytes = _cut(value, 1 << 16), _cut(trace, 1 << 16)
         flags = (value is not None) * HAS_VALUE + (trace is not None) * HAS_TRACEBACK
+        flags += refused * REFUSED
         body = REPORT.pack(code, flags, len(value_bytes), len(trace_bytes))
         body += value_bytes + trace_bytes
         try:

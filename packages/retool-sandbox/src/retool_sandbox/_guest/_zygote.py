@@ -19,7 +19,7 @@ from typing import Any
 from .._frames import FrameReader, pack
 from ._capture import Capture
 from ._cgroups import NoSlots, Slots
-from ._program import HAS_TRACEBACK, HAS_VALUE, REPORT
+from ._program import HAS_TRACEBACK, HAS_VALUE, REFUSED, REPORT
 from ._rungs import Jail
 
 FLOOD_FACTOR = 16  # a program may write 16 times what is kept before it is killed
@@ -474,6 +474,10 @@ class Zygote:
                 code, flags = said, said_flags
                 value = job.report[REPORT.size : REPORT.size + value_size]
                 trace = job.report[REPORT.size + value_size :][:trace_size]
+        if flags & REFUSED:
+            # The policy is no boundary, so the child's word is good enough for its refusal.
+            job.verdict, job.detail, code = "refused", value.decode("utf-8", "replace"), None
+            flags, value = 0, b""
         outcome = job.verdict or ("ok" if code == 0 and not flags & HAS_TRACEBACK else "failed")
         self._by_job.pop(job.job_id, None)
         child.job = None
