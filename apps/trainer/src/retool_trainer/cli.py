@@ -13,6 +13,7 @@ _COMMANDS = {
     "run": ("retool_trainer.commands.run", "train: prepare, SFT, evaluate, RL, export, summary"),
     "report": ("retool_trainer.commands.report", "write a run as one HTML file"),
     "plan": ("retool_trainer.commands.plan", "show what a config would start; needs no hardware"),
+    "doctor": ("retool_trainer.commands.doctor", "check this machine for a config; changes nothing"),
 }
 
 
