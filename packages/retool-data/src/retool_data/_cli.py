@@ -154,6 +154,13 @@ def _parser() -> argparse.ArgumentParser:
     _source(view)
     _output(view, what="an .html file")
     _rendering(view, required=False)
+    view.add_argument(
+        "--findings",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="show the findings of a --report of validate, tokenize or lint; repeatable",
+    )
     view.add_argument("--limit", type=int, default=200, help="rows on the page (default: 200)")
     return parser
 

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -249,6 +250,7 @@ def tokenize_command(arguments: argparse.Namespace) -> int:
     counts = TokenizeCounts()
     findings: list[Finding] = []
 
+    end_id = rendering.dialect.turn_ids("", [])[-1]
     current: list[Trajectory] = []
 
     def read() -> Iterator[Trajectory]:
@@ -269,7 +271,7 @@ def tokenize_command(arguments: argparse.Namespace) -> int:
             if arguments.compare_template:
                 difference = rendering.difference(current[0], sample)
                 findings.extend([difference] if difference is not None else [])
-            findings.extend(lint_sample(sample))
+            findings.extend(lint_sample(sample, end_id=end_id))
             yield sample
 
     written = write_rows(arguments.output, checked())
@@ -327,8 +329,11 @@ def lint_command(arguments: argparse.Namespace) -> int:
         )
     )
     if arguments.samples:
-        for sample in load_samples(arguments.samples):
-            findings += lint_sample(sample)
+        samples = list(load_samples(arguments.samples))
+        last_ids = Counter(sample.ids[-1] for sample in samples)
+        end_id = last_ids.most_common(1)[0][0] if last_ids else None
+        for sample in samples:
+            findings += lint_sample(sample, end_id=end_id)
     for row in reader.bad:
         where = Provenance(source=row.source, row=row.number)
         findings.append(finding("unreadable", where, "", row.reason))
@@ -365,12 +370,18 @@ def view_command(arguments: argparse.Namespace) -> int:
         rendering = _open_rendering(arguments)
         decode = rendering.decode
         samples = {row.problem.problem_id: tokenize(row, rendering.dialect) for row in rows}
+    findings = list(lint(rows, dialect=arguments.dialect))
+    for path in arguments.findings:
+        held: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        entries: list[Any] = held.get("findings") or held.get("evidence") or []
+        more = [Finding.model_validate(entry) for entry in entries]
+        findings += [found for found in more if found not in findings]
     shown = write_view(
         arguments.output,
         rows,
         samples=samples,
         decode=decode,
-        findings=lint(rows, dialect=arguments.dialect),
+        findings=findings,
         title=Path(arguments.source).name,
     )
     return console.finish(reader.summary() | {"shown": shown}, reader.bad)

@@ -90,7 +90,7 @@ CODES: dict[str, tuple[Severity, str]] = {
     "mask_all_zero": (E, "no token is trained"),
     "mask_outside_turns": (E, "the mask trains prompt, template or tool output"),
     "mask_misses_turn": (E, "a turn of the policy is only partly trained"),
-    "sample_truncated": (E, "the last turn ends with another id than all others: it was cut"),
+    "sample_truncated": (E, "the last turn does not end with the end-of-turn id: it was cut"),
     "template_difference": (N, "the model's own chat template writes other ids"),
 }
 """Every code, its severity and what it means."""

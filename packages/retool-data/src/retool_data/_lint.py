@@ -70,9 +70,8 @@ def lint_sample(sample: TokenSample, *, end_id: int | None = None) -> Iterator[F
 
     Args:
         sample: Ids, mask and spans.
-        end_id: Id that ends a turn; None takes the one that ends the first trained turn.
+        end_id: Id that ends the last turn of a whole trajectory; None leaves that unchecked.
     """
-    turns = [span for span in sample.spans if span.kind is SpanKind.TURN]
     trained = sample.num_trained
 
     def found(code: str, where: str = "", evidence: str = "") -> Finding:
@@ -89,7 +88,6 @@ def lint_sample(sample: TokenSample, *, end_id: int | None = None) -> Iterator[F
             yield found("mask_outside_turns", f"tokens {span.start}..{span.end}", span.kind)
         elif span.trained and ones != span.end - span.start:
             yield found("mask_misses_turn", f"turn {span.turn + 1}")
-    if turns:
-        expected = end_id if end_id is not None else sample.ids[turns[0].end - 1]
-        if sample.ids[turns[-1].end - 1] != expected:
-            yield found("sample_truncated", f"turn {turns[-1].turn + 1}")
+    ends = sample.spans[-1].kind is SpanKind.TURN and end_id is not None
+    if ends and sample.ids[-1] != end_id:
+        yield found("sample_truncated", f"turn {sample.spans[-1].turn + 1}")

@@ -262,7 +262,8 @@ def _repaired(trajectory: Trajectory, first: int) -> tuple[Trajectory, list[Find
                     )
                 )
     repaired = trajectory.model_copy(update={"segments": tuple(segments)})
-    return repaired.with_step(f"repair:{first + 1}"), quotes
+    number = sum(s.result is not None for s in segments[: first + 1])
+    return repaired.with_step(f"repair:output {number}"), quotes
 
 
 def _quotable(output: str) -> set[str]:

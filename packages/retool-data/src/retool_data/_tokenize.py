@@ -50,17 +50,24 @@ def renderer_hash(renderer: Renderer) -> str:
         "function": {"name": "probe", "parameters": {"type": "object", "properties": {}}},
     }
     text = "\nπ <b> & 'q' \"d\" <|im_end|> 1234\n\n"
-    parts = (
-        renderer.prompt_ids([{"role": "user", "content": text}], []),
-        renderer.prompt_ids(
+    call = {"name": "probe", "arguments": {"code": text}}
+    probes: tuple[Callable[[], list[int]], ...] = (
+        lambda: renderer.prompt_ids([{"role": "user", "content": text}], []),
+        lambda: renderer.prompt_ids(
             [{"role": "system", "content": text}, {"role": "user", "content": text}], [tool]
         ),
-        renderer.turn_ids(text, []),
-        renderer.turn_ids("", [{"name": "probe", "arguments": {"code": text}}]),
-        renderer.turn_ids(text, [{"name": "probe", "arguments": {"code": text, "n": 1.5}}] * 2),
-        renderer.observation_ids([text]),
-        renderer.observation_ids(["", text]),
+        lambda: renderer.turn_ids(text, []),
+        lambda: renderer.turn_ids("", [call]),
+        lambda: renderer.turn_ids(text, [call, call]),
+        lambda: renderer.observation_ids([text]),
+        lambda: renderer.observation_ids(["", text]),
     )
+    parts: list[list[int] | None] = []
+    for probe in probes:
+        try:
+            parts.append(probe())
+        except ValueError:  # a dialect may have no form for it, such as two calls in a turn
+            parts.append(None)
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -93,12 +93,29 @@ def _row(
         "findings": findings.get(problem.problem_id, []),
     }
     if sample is not None and decode is not None:
-        row["tokens"] = [decode([token]) for token in sample.ids]
+        row["tokens"] = token_texts(sample.ids, decode)
         row["ids"] = sample.ids
         row["mask"] = "".join("1" if bit else "0" for bit in sample.mask)
         row["spans"] = [(s.start, s.end, s.kind.value, s.turn) for s in sample.spans]
         row["dialect"] = sample.dialect
     return row
+
+
+def token_texts(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> list[str]:
+    """Text of each token; a character spread over several stands at the first of them."""
+    out: list[str] = []
+    waiting: list[int] = []
+    for token in ids:
+        waiting.append(token)
+        text = decode(waiting)
+        # No character has more than four bytes: a longer run is really broken text.
+        if "\ufffd" in text and len(waiting) < 4:
+            continue
+        out += [text] + [""] * (len(waiting) - 1)
+        waiting = []
+    if waiting:
+        out += [decode(waiting)] + [""] * (len(waiting) - 1)
+    return out
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
