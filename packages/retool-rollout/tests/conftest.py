@@ -4,7 +4,7 @@ import base64
 import hashlib
 import importlib.util
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -273,3 +273,103 @@ def tools() -> Tools:
 @pytest.fixture(scope="session")
 def make_tools() -> type[Tools]:
     return Tools
+
+
+@dataclass
+class FakeServer:
+    """vLLM's and SGLang's token endpoints over real HTTP; every prompt is played `turns`."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    turns: Sequence[Sequence[int]] = ()
+    logprobs: str = "good"
+    abort_after: int | None = None
+    """Tokens after which every generation is aborted."""
+    status: int = 200
+    text: str = ""
+    """Sent instead of an answer when the status is not 200."""
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    fault: Callable[[Any], Any] | None = None
+    """An async function that may answer a request in its own way."""
+    prompts: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def next_ids(self, prompt: Sequence[int]) -> list[int]:
+        """What follows the prompt: the first turn whose predecessors it contains."""
+        joined = ",".join(map(str, prompt))
+        for turn in self.turns:
+            whole = ",".join(map(str, turn))
+            if whole in joined:
+                continue
+            # A turn that was cut goes on where it was cut.
+            for kept in range(len(turn), 0, -1):
+                if list(prompt[-kept:]) == list(turn[:kept]):
+                    return list(turn[kept:])
+            return list(turn)
+        return list(self.turns[-1])
+
+    async def answer(self, request: Any) -> Any:
+        from aiohttp import web
+
+        self.paths.append(request.path_qs)
+        if request.path == "/health":
+            return web.Response()
+        body = await request.json() if request.can_read_body else {}
+        self.bodies.append(body)
+        self.headers.append(dict(request.headers))
+        if self.fault is not None and (special := await self.fault(request)) is not None:
+            return special
+        if self.status != 200:
+            return web.Response(status=self.status, text=self.text)
+        vllm = request.path == "/inference/v1/generate"
+        if not vllm and request.path != "/generate":
+            return web.json_response(
+                {"is_paused": True, "weight_version": "5", "data": [{"id": "m"}]}
+            )
+        ids = self.next_ids(body["token_ids" if vllm else "input_ids"])
+        parameters = body["sampling_params"]
+        most = parameters["max_tokens" if vllm else "max_new_tokens"]
+        finish = "stop" if len(ids) <= most else "length"
+        ids = ids[:most]
+        if self.abort_after is not None:
+            finish, ids = "abort", ids[: self.abort_after]
+        values: list[float | None] = [-0.5] * len(ids)
+        if self.logprobs == "short":
+            values = values[1:]
+        elif self.logprobs == "null":
+            values[0] = None
+        missing = self.logprobs == "missing"
+        if vllm:
+            content = [{"logprob": value} for value in values]
+            choice = {"token_ids": ids, "finish_reason": finish}
+            choice["logprobs"] = None if missing else {"content": content}
+            return web.json_response({"choices": [choice]})
+        meta: dict[str, Any] = {"finish_reason": {"type": finish}}
+        if not missing:
+            meta["output_token_logprobs"] = [
+                [v, i, None] for v, i in zip(values, ids, strict=False)
+            ]
+        if self.logprobs == "short":
+            meta["output_token_logprobs"] = None
+        return web.json_response({"text": "", "output_ids": ids, "meta_info": meta})
+
+
+@pytest.fixture
+async def fake_server() -> AsyncGenerator[FakeServer]:
+    from aiohttp import web
+
+    server = FakeServer()
+    application = web.Application(client_max_size=2**26)
+    application.router.add_route("*", "/{path:.*}", server.answer)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    site = web.TCPSite(runner, server.host, 0)
+    await site.start()
+    server.port = runner.addresses[0][1]
+    yield server
+    await runner.cleanup()

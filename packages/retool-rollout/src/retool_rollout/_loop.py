@@ -67,6 +67,7 @@ async def rollout(
     resume: Trajectory | None = None,
     interrupt: asyncio.Event | None = None,
     session_id: str | None = None,
+    prompt_ids: Sequence[int] | None = None,
 ) -> Trajectory:
     """Let the policy think and call tools until it answers or a limit ends it.
 
@@ -86,6 +87,7 @@ async def rollout(
         interrupt: When set, the trajectory ends as aborted at once; a generation in flight is
             cancelled.
         session_id: Passed to the engine. None: made from the problem.
+        prompt_ids: A prompt that somebody else has rendered, instead of the dialect's.
 
     Returns:
         The trajectory. An engine or tool machinery that failed gives an aborted one, never a made-
@@ -109,6 +111,7 @@ async def rollout(
         stateful=stateful,
         interrupt=interrupt,
         session_id=session_id or f"{problem.problem_id}-{time.monotonic_ns()}",
+        prompt_ids=prompt_ids,
     )
     if resume is not None:
         run.load(resume)
@@ -130,6 +133,7 @@ class _Run:
         stateful: bool,
         interrupt: asyncio.Event | None,
         session_id: str,
+        prompt_ids: Sequence[int] | None,
     ) -> None:
         self.problem, self.engine, self.tools, self.dialect = problem, engine, tools, dialect
         self.limits, self.stateful, self.interrupt, self.session_id = (
@@ -145,6 +149,7 @@ class _Run:
                 dict.fromkeys((*sampling.stop_token_ids, *dialect.stop_token_ids))
             ),
         )
+        self.prompt_ids = prompt_ids
         self.ids: list[int] = []
         self.mask: list[int] = []
         self.logprobs: list[float] = []
@@ -217,10 +222,11 @@ class _Run:
                 await self._observe(session, turn)
 
     def _prompt(self) -> None:
-        specs = self.dialect.tool_specs
-        ids = self.dialect.prompt_ids(
-            self.problem.messages, self.tools.specs if specs is None else specs
-        )
+        ids = self.prompt_ids
+        if ids is None:
+            specs = self.dialect.tool_specs
+            specs = self.tools.specs if specs is None else specs
+            ids = self.dialect.prompt_ids(self.problem.messages, specs)
         self.prompt_length = len(ids)
         self._append(ids, mask=0)
         if len(ids) >= self.limits.context_tokens:

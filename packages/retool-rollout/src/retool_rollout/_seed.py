@@ -94,8 +94,7 @@ class SeedDialect(Dialect):
         answer = find_seed_answer(text, thinking=self.opens_thought)
         if answer is not None:
             return Turn(text=text, answer=answer)
-        calls = self._json_calls(text) or self._first_program(text)
-        return Turn(text=text, calls=calls, ends=False)
+        return Turn(text=text, calls=_calls(text, thinking=self.opens_thought), ends=False)
 
     @property
     def call_form(self) -> str:
@@ -104,29 +103,6 @@ class SeedDialect(Dialect):
             'Write each call as {"name": "code_interpreter", "arguments": {"code": <program>}} '
             "between <tool_call> and </tool_call>, or a program between <code> and </code>."
         )
-
-    def _json_calls(self, text: str) -> tuple[ToolCallRequest | MalformedCall, ...]:
-        calls: list[ToolCallRequest | MalformedCall] = []
-        position = 0
-        while len(calls) < MAX_PARSED_CALLS:
-            thinking = self.opens_thought and not calls
-            tag = find_outside_thoughts(text, _CALL, position, thinking=thinking)
-            if tag is None:
-                break
-            call, position = read_tagged_call(text, tag.end())
-            calls.append(call)
-        if any(isinstance(call, ToolCallRequest) for call in calls):
-            return tuple(calls)
-        # A broken call and a good program in other tags: the program is what was meant.
-        return self._first_program(text) or tuple(calls)
-
-    def _first_program(self, text: str) -> tuple[ToolCallRequest, ...]:
-        for opening, closing in ((_CODE, "</code>"), (_FENCE, "```")):
-            tag = find_outside_thoughts(text, opening, thinking=self.opens_thought)
-            end = text.find(closing, tag.end()) if tag else -1
-            if tag and end >= 0 and (code := without_fence(text[tag.end() : end])):
-                return (ToolCallRequest(name=CODE_TOOL, arguments={"code": code}),)
-        return ()
 
 
 def seed_pieces(
@@ -161,6 +137,41 @@ def find_seed_answer(text: str, *, thinking: bool = False) -> str | None:
             return text[tag.end() : end].strip()
         position, thinking = tag.end(), False
     return None
+
+
+def first_program(text: str) -> str | None:
+    """The program that a turn asks for first, whichever of the four ways it uses."""
+    for call in _calls(text, thinking=False):
+        if isinstance(call, ToolCallRequest) and call.name == CODE_TOOL:
+            code = call.arguments.get("code")
+            if isinstance(code, str) and code.strip():
+                return code
+    return None
+
+
+def _calls(text: str, *, thinking: bool) -> tuple[ToolCallRequest | MalformedCall, ...]:
+    written = _json_calls(text, thinking=thinking)
+    if any(isinstance(call, ToolCallRequest) for call in written):
+        return written
+    # Behind a broken call, a good program in other tags is what was meant.
+    for opening, closing in ((_CODE, "</code>"), (_FENCE, "```")):
+        tag = find_outside_thoughts(text, opening, thinking=thinking)
+        end = text.find(closing, tag.end()) if tag else -1
+        if tag and end >= 0 and (code := without_fence(text[tag.end() : end])):
+            return (ToolCallRequest(name=CODE_TOOL, arguments={"code": code}),)
+    return written
+
+
+def _json_calls(text: str, *, thinking: bool) -> tuple[ToolCallRequest | MalformedCall, ...]:
+    calls: list[ToolCallRequest | MalformedCall] = []
+    position = 0
+    while len(calls) < MAX_PARSED_CALLS:
+        tag = find_outside_thoughts(text, _CALL, position, thinking=thinking and not calls)
+        if tag is None:
+            break
+        call, position = read_tagged_call(text, tag.end())
+        calls.append(call)
+    return tuple(calls)
 
 
 def _html_safe_json(value: Any) -> str:

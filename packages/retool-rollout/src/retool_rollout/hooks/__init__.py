@@ -1,0 +1,1 @@
+"""Adapters for trainers: `--custom-generate-function-path retool_rollout.hooks.vime.generate`."""
