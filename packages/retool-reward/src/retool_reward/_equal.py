@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ._compare import same
-from ._lex import ParseError
+from ._lex import ParseError, TooDeep
 from ._node import Node
 from ._normalise import as_text, normalise, readings
 from ._parse import parse
@@ -101,6 +101,14 @@ def can_read(gold: str, *, max_depth: int) -> bool:
     return any(
         _parsed(reading, max_depth) is not None for reading in readings(_plain(gold), is_gold=True)
     )
+
+
+def readable(text: str) -> str:
+    """Say what kind of thing a normalised text was parsed to, or why it was not."""
+    try:
+        return f"is a {parse(text).kind.value}"
+    except (ParseError, TooDeep) as error:
+        return f"is not mathematics: {error}"
 
 
 def _plain(text: str) -> str:

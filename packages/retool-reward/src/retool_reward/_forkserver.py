@@ -22,7 +22,7 @@ _MAX_MESSAGE = 64
 def main() -> None:
     """Serve the control socket whose descriptor is the first argument."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    for module in ("sympy", "mpmath", "retool_reward._worker"):
+    for module in ("sympy", "mpmath", "math_verify", "retool_reward._worker"):
         importlib.import_module(module)
     gc.collect()
     gc.freeze()  # the workers share these pages: no collection may touch them

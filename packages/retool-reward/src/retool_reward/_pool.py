@@ -64,6 +64,11 @@ class Server:
                 ours.close()
                 raise GraderError(f"the grader's fork server did not start: {error}") from error
 
+    @property
+    def closed(self) -> bool:
+        """Whether the server was told to end."""
+        return self._control.fileno() < 0
+
     def fork(self, memory_mib: int) -> tuple[int, socket.socket]:
         """Start a worker; return its pid and the socket it serves."""
         ours, theirs = socket.socketpair()
@@ -154,6 +159,8 @@ class Worker:
                 late = Reason.TIMEOUT if GOLD_READ in received else Reason.GOLD_UNPARSABLE
                 return Asked(verdict=None, reason=late)
             chunk = connection.recv(65536)
+            if not chunk and self._server.closed:
+                raise GraderError("the grader was closed")
             if not chunk:  # killed by the kernel, or out of memory where Python could not say so
                 self.kill()
                 return Asked(verdict=None, reason=Reason.OUT_OF_MEMORY)
@@ -194,7 +201,8 @@ class Worker:
         self._socket = None
         pid, self._pid = self._pid, 0
         with self._lock:
-            self._server.kill(pid)
+            if not self._server.closed:  # with the server its workers end
+                self._server.kill(pid)
 
 
 class Pool:

@@ -48,7 +48,7 @@ class Grade:
 
     `correct` is None where there is no verdict: the gold cannot be parsed, or the grader failed.
     `path` names the layer that decided: integer, extract, spelling, choice, text, value, symbolic,
-    gold, cache or deadline.
+    math_verify, gold, cache or deadline.
     """
 
     correct: bool | None

@@ -6,6 +6,7 @@ import sys
 import threading
 
 from ._equal import Verdict, can_read, compare_texts
+from ._math_verify import math_verify_agrees
 from ._symbolic import same_symbolically
 
 # 3,000 brackets are 6,000 levels and about 35,000 Python frames.
@@ -49,6 +50,8 @@ def _answer(
             max_depth=_MAX_DEPTH,
             symbolic=same_symbolically,
         )
+        if verdict.same is None and not verdict.gold_unparsable:
+            verdict = Verdict(math_verify_agrees(pred, gold), "math_verify")
     except MemoryError:
         return {"error": "out_of_memory"}
     except Exception as error:  # noqa: BLE001 - sympy may raise anything on an answer's terms

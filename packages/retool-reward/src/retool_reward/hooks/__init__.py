@@ -1,0 +1,1 @@
+"""Adapters for training frameworks; each module names the arguments that point a run at it."""

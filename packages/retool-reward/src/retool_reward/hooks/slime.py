@@ -1,0 +1,9 @@
+"""Reward for slime: `--custom-rm-path retool_reward.hooks.slime.reward_func --reward-key score`.
+
+With `--group-rm` it takes a group at once. For rewards that depend on the group add
+`--custom-reward-post-process-path retool_reward.hooks.slime.post_process_rewards`.
+"""
+
+from ._slime_family import post_process_rewards, reward_func
+
+__all__ = ["post_process_rewards", "reward_func"]
