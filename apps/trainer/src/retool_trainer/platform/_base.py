@@ -156,12 +156,17 @@ class Platform(ABC):
     # -- Ray -----------------------------------------------------------------------------
 
     def ray_options(self, devices: float = 1) -> dict[str, Any]:
-        """Arguments of `Actor.options` that reserve devices; a part of one device is allowed."""
-        return {"num_cpus": 1, "resources": {self.ray_resource: devices}}
+        """Arguments of `Actor.options` that reserve devices; cores are not what is scarce."""
+        return {"num_cpus": 0, "resources": {self.ray_resource: devices}}
 
     def ray_bundle(self, devices: int = 1) -> dict[str, float]:
-        """A placement-group bundle of this many devices and a core for each."""
-        return {"CPU": float(devices), self.ray_resource: float(devices)}
+        """A placement-group bundle of this many devices."""
+        return {self.ray_resource: float(devices)}
+
+    def ray_init_arguments(self, devices: int | None) -> dict[str, Any]:
+        """Arguments of `ray.init` for a local cluster; None lets Ray count the devices."""
+        del devices
+        return {}
 
     @abstractmethod
     def ray_start_arguments(self, devices: int) -> list[str]:

@@ -52,8 +52,8 @@ class CpuPlatform(Platform):
                 Setting(
                     name="OMP_WAIT_POLICY",
                     value="PASSIVE",
-                    reason="policy, engine and tools share the cores: a torch thread that spins at a "
-                    "barrier takes the core from what it waits for (measured: 4 ms became 90)",
+                    reason="policy, engine and tools share the cores: a torch thread that spins at "
+                    "a barrier takes the core from what it waits for (measured: 4 ms became 90)",
                 ),
             )
         return (

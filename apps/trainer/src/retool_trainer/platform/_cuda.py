@@ -77,7 +77,11 @@ class CudaPlatform(Platform):
 
     def ray_options(self, devices: float = 1) -> dict[str, Any]:
         """GPUs are Ray's own resource."""
-        return {"num_cpus": 1, "num_gpus": devices}
+        return {"num_cpus": 0, "num_gpus": devices}
+
+    def ray_init_arguments(self, devices: int | None) -> dict[str, Any]:
+        """GPUs."""
+        return {} if devices is None else {"num_gpus": devices}
 
     def ray_start_arguments(self, devices: int) -> list[str]:
         """GPUs."""

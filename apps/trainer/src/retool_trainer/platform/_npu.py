@@ -134,6 +134,12 @@ class NpuPlatform(Platform):
                 f"VLLM_ASCEND_ENABLE_NZ={seen['VLLM_ASCEND_ENABLE_NZ']}: weight updates would be "
                 "ignored silently (vllm-ascend#5747); set it to 0"
             )
+        noset = "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES"
+        if seen.get(noset):
+            found.append(
+                f"{noset}={seen[noset]}: Ray would show every rank all devices, and all would work "
+                "on npu:0; unset it"
+            )
         visible = seen.get("ASCEND_RT_VISIBLE_DEVICES")
         if (
             visible
@@ -145,6 +151,10 @@ class NpuPlatform(Platform):
                 f"devices_per_node is {config.devices_per_node}; unset it or lower devices_per_node"
             )
         return found
+
+    def ray_init_arguments(self, devices: int | None) -> dict[str, Any]:
+        """The count under the name NPU."""
+        return {} if devices is None else {"num_gpus": 0, "resources": {"NPU": devices}}
 
     def ray_start_arguments(self, devices: int) -> list[str]:
         """The count under the name NPU, and no GPUs: Ray would register some as GPU."""
