@@ -6,6 +6,7 @@ import math
 import random
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from retool_trainer.observe import (
@@ -16,6 +17,10 @@ from retool_trainer.observe import (
     trajectories_path,
     write_trajectories,
 )
+
+# A busy machine is no failure.
+hypothesis.settings.register_profile("no-deadline", deadline=None)
+hypothesis.settings.load_profile("no-deadline")
 
 
 def build_record(seed: int = 0, **changes: object) -> SampleRecord:
@@ -190,6 +195,8 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if step % 8 == 0:
                 right = _learning(step, num_rl, 0.65, 0.93)
                 metrics.append("evaluate", step, _evaluation(right, 0.99), of="rl")
+        # The pipeline's last evaluation names no step.
+        metrics.append("evaluate", 0, _evaluation(0.93, 0.99), of="rl")
     for step in (1, 20, 40):
         stored = [build_record(seed + 100 * step, step=step) for seed in range(16)]
         stored[3] = dataclasses.replace(stored[3], problem_id="hostile", answer=HOSTILE)

@@ -194,6 +194,9 @@ def test_the_command_writes_the_file_and_says_where(
     data = json.loads(match[1])
     assert len(data["samples"]) <= 8
     assert {sample["step"] for sample in data["samples"]} == {1, 20, 40}
+    chart = data["charts"][0]
+    assert chart["steps"] == [0, 8, 16, 24, 32, 40]
+    assert (chart["series"][0]["values"][0], chart["series"][0]["values"][-1]) == (0.637, 0.93)
 
 
 def test_a_folder_without_metrics_is_one_line_of_error(

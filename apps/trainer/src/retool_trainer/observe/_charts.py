@@ -115,14 +115,16 @@ def metric_charts(lines: Sequence[Line]) -> list[dict[str, Any]]:
 def evaluation_charts(lines: Sequence[Line]) -> list[dict[str, Any]]:
     """Return one chart per evaluation set: accuracy over RL steps with its interval.
 
-    Step 0 is what RL started from: the evaluation after SFT, or else the first weights'.
+    Step 0 is what RL started from: the evaluation after SFT, or else the first weights'. RL's last
+    evaluation, logged without a step, belongs to its last step.
     """
+    last_step = max((line["step"] for line in lines if line["stage"] == "rl"), default=0)
     points: defaultdict[str, dict[int, Line]] = defaultdict(dict)
     for of in ("baseline", "sft", "rl"):
         for line in lines:
             if line.get("of") == of:
                 for name in _sets(line):
-                    points[name][line["step"] if of == "rl" else 0] = line
+                    points[name][(line["step"] or last_step) if of == "rl" else 0] = line
     charts: list[dict[str, Any]] = []
     for name, by_step in sorted(points.items()):
         steps = sorted(by_step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from retool_rollout import Trajectory
@@ -212,8 +213,12 @@ def split_segments(
 
 def token_pieces(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> tuple[str, ...]:
     """Decode each token alone; part of a character shows as U+FFFD."""
-    pieces = {token: decode([token]) for token in set(ids)}
-    return tuple(pieces[token] for token in ids)
+    return tuple(_piece(decode, token) for token in ids)
+
+
+@lru_cache(maxsize=1 << 18)  # a vocabulary's worth: decoding costs more than the rest of a record
+def _piece(decode: Callable[[Sequence[int]], str], token: int) -> str:
+    return decode([token])
 
 
 def _floats(values: Sequence[float] | None) -> tuple[float, ...] | None:

@@ -94,7 +94,7 @@ def _choose_samples(
     """
     paths: list[Path] = []
     stored = sorted((run_dir / "trajectories").glob("*/step-*.parquet"))
-    for stage in sorted({path.parent for path in stored}):
+    for stage in sorted({path.parent for path in stored}, key=_newest_first):
         paths += _spread([path for path in stored if path.parent == stage], _MAX_FILES)
     chosen: list[tuple[str, SampleRecord]] = []
     for index, path in enumerate(paths):
@@ -109,6 +109,13 @@ def _choose_samples(
                 break
             chosen.append((path.parent.name, record))
     return chosen, len(stored)
+
+
+def _newest_first(stage: Path) -> tuple[int, str]:
+    """What one wants to see first: how the trained model answers, then how it got there."""
+    parts = ("evaluate-rl", "rl", "evaluate-sft", "evaluate-baseline")
+    rank = next((i for i, part in enumerate(parts) if stage.name.startswith(part)), len(parts))
+    return rank, stage.name
 
 
 def _spread(items: Sequence[Path], count: int) -> list[Path]:
