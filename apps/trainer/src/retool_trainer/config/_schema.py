@@ -269,6 +269,10 @@ class RlConfig(Section):
     evaluate_every: Annotated[int, Field(ge=0)] = 0
     checkpoint_every: PositiveInt = 10
     optimizer: OptimizerConfig = OptimizerConfig()
+    rollout_only: bool = False
+    """Debugging: draw, grade and store trajectories, and never update the policy."""
+    replay: str | None = None
+    """Debugging: the folder of a run whose stored trajectories are trained on; nothing is drawn."""
     start_from: str | None = None
     """The Hugging Face folder whose weights RL starts from; giving it skips SFT."""
 
@@ -282,6 +286,8 @@ class EvaluationSet(Section):
     temperature: NonNegative = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     response_tokens: PositiveInt | None = None
+    during_training: bool = True
+    """Measured also every rl.evaluate_every steps, not only between the stages."""
 
 
 class EvaluationConfig(Section):
@@ -419,6 +425,8 @@ class RunConfig(Section):
         for stage in self.stages:
             if getattr(self, stage) is None:
                 raise ValueError(f"stages names {stage!r}, but there is no section {stage!r}")
+        if self.engine.kind == "embedded" and self.engine.sync == "broadcast":
+            raise ValueError("engine.sync=broadcast is for engine.kind=vllm; embedded reads a folder")
         if self.stages == ["rl", "sft"]:
             raise ValueError("stages must be in the order sft, rl")
         if len(set(self.stages)) != len(self.stages):

@@ -236,7 +236,11 @@ class EmbeddedEngine:
     def _wait_for_work(self) -> bool:
         """Wait (holding the lock between waits) until a step can be taken; False when closed."""
         while not self._closed:
-            num_ready = len(self._waiting) + sum(1 for s in self._sessions.values() if s.request)
+            num_active = sum(1 for session in self._sessions.values() if session.request)
+            # A request that waits for a row, which only a release can give it, is not ready.
+            admissible = sum(1 for name in self._waiting if name in self._sessions)
+            new = len(self._waiting) - admissible
+            num_ready = num_active + admissible + min(new, len(self._free_rows))
             num_missing = self._expected.num_missing(num_ready) if self._expected else 0
             if num_ready and num_missing <= 0:
                 return True

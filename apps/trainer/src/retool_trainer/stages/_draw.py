@@ -1,33 +1,46 @@
-"""Draw the trajectories of a step: the next problems, and more of them where DAPO asks for it."""
+"""Get the trajectories of a step: drawn from the engine, or read back from a run's files."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from retool_data import Problem
 from retool_trainer.config import RunConfig
+from retool_trainer.observe import SampleRecord, read_trajectories, trajectories_path
 from retool_trainer.workers import RolloutRequest, Rollouts
 
-from ._scoring import ScoredGroup, score
+from ._scoring import ScoredGroup, score, shuffled, to_records
 from ._stream import Stream
+
+
+class ReplayError(Exception):
+    """The stored trajectories of a step cannot be had."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What a step is trained on."""
+    """What a step is trained on: trajectories with rewards, without advantages yet."""
 
-    groups: tuple[ScoredGroup, ...]
-    rollout_s: float
-    num_sampled_tokens: int
-    num_extra_batches: int
-    num_dropped_groups: int
+    records: tuple[SampleRecord, ...]
+    rollout_s: float = 0.0
+    num_sampled_tokens: int = 0
+    num_extra_batches: int = 0
+    num_dropped_groups: int = 0
     """Drawn and left out, because every answer of theirs was right or every one wrong."""
     position: int
     """Problems drawn so far, this batch included: where a resumed run goes on."""
     epochs: float
 
 
-def draw_batch(config: RunConfig, rollouts: Rollouts, stream: Stream[Problem], step: int) -> Batch:
+def draw_batch(
+    config: RunConfig,
+    rollouts: Rollouts,
+    stream: Stream[Problem],
+    step: int,
+    decode: Callable[[Sequence[int]], str],
+) -> Batch:
     """Solve the problems of one step.
 
     With `rl.dynamic_sampling` only groups with right and wrong answers are kept, and further
@@ -59,12 +72,38 @@ def draw_batch(config: RunConfig, rollouts: Rollouts, stream: Stream[Problem], s
             break
         extra += 1
     kept = kept[: rl.prompts_per_step]
+    if rl.reward.shuffle:
+        kept = shuffled(kept, seed=config.seed * 7919 + step)
     return Batch(
-        groups=tuple(kept),
+        records=tuple(to_records(kept, step, decode)),
         rollout_s=rollout_s,
         num_sampled_tokens=num_tokens,
         num_extra_batches=extra,
         num_dropped_groups=num_drawn - len(kept),
         position=stream.position,
         epochs=stream.epochs,
+    )
+
+
+def read_batch(run_dir: Path, step: int) -> Batch:
+    """Read a step's trajectories as another run drew and scored them.
+
+    Raises:
+        ReplayError: That run has no such step.
+    """
+    file = trajectories_path(run_dir, "rl", step)
+    if not file.exists():
+        raise ReplayError(
+            f"rl.replay: {run_dir} has no trajectories of RL step {step} ({file.name}); "
+            "lower rl.steps to what it has"
+        )
+    records = [
+        replace(record, advantage=None, policy_logprobs=None, reference_logprobs=None)
+        for record in read_trajectories(file)
+    ]
+    return Batch(
+        records=tuple(records),
+        num_sampled_tokens=sum(record.num_sampled for record in records),
+        position=0,
+        epochs=0.0,
     )

@@ -31,6 +31,8 @@ def evaluate(context: Context, of: str, *, step: int = 0, keep: bool = True) -> 
     """
     results: dict[str, Any] = {}
     for chosen in context.config.evaluation.sets:
+        if not (keep or chosen.during_training):
+            continue
         problems = read_records(data_file(context.folder, chosen.data), Problem)
         with context.observer.work(f"evaluate {of} on {chosen.name}", total=len(problems)) as done:
             groups, stats = context.workers.rollouts.collect(

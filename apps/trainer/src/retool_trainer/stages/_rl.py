@@ -13,14 +13,19 @@ from retool_trainer.config import RlConfig
 from retool_trainer.observe import SampleRecord, policy_metrics, sample_metrics
 
 from ._context import Context, export_model, load_checkpoint, save_checkpoint
-from ._draw import Batch
+from ._draw import Batch, draw_batch
 from ._evaluate import evaluate
 from ._prepare import data_file, read_records
 from ._rows import reinforcement_rows, scored_rows
 from ._schedule import open_schedule
-from ._scoring import shuffled, to_records, with_advantages
+from ._scoring import with_advantages, with_kl_reward
 from ._stream import Stream
 from ._sync import WeightSync
+
+# What `policy.step` reports besides the means of the loss's own statistics.
+_STEP_FIGURES = frozenset(
+    ("loss", "grad_norm", "learning_rate", "tokens", "sampled_tokens", "rows_dropped")
+)
 
 
 def run_rl(context: Context) -> None:
@@ -29,26 +34,31 @@ def run_rl(context: Context) -> None:
     assert config is not None
     problems = read_records(data_file(context.folder, config.problems), Problem)
     policy = context.workers.policy
+    if config.kl.coefficient > 0:
+        policy.keep_reference()
     policy.set_optimizer(config.optimizer, config.steps * config.minibatches)
     state = load_checkpoint(context, "rl") or {"step": 0, "position": 0, "wall_s": 0.0}
     began_s = time.monotonic() - state["wall_s"]
     stream = Stream(problems, seed=context.config.seed, position=state["position"])
+
+    def draw(step: int) -> Batch:
+        return draw_batch(context.config, context.workers.rollouts, stream, step, context.decode)
+
     sync = WeightSync(context.config, context.workers, problems)
     try:
         sync.publish(state["step"])
         with (
-            open_schedule(context.config, context.workers.rollouts, stream, state) as schedule,
+            open_schedule(context.config, draw) as schedule,
             context.observer.stage("rl", total=config.steps, done=state["step"]),
         ):
             for step in range(state["step"] + 1, config.steps + 1):
                 step_began_s = time.monotonic()
                 batch, waiting = schedule.next_batch(step)
                 values = _train(context, config, batch, step) | waiting
-                schedule.before_sync()
                 sync_began_s = time.monotonic()
-                values["engine/probe_gap"] = sync.publish(step)
+                with schedule.syncing():
+                    values["engine/probe_gap"] = sync.publish(step)
                 values["engine/weight_version"] = step
-                schedule.after_sync(step)
                 now_s = time.monotonic()
                 step_s = now_s - step_began_s
                 values |= {
@@ -75,35 +85,35 @@ def run_rl(context: Context) -> None:
 
 def _train(context: Context, config: RlConfig, batch: Batch, step: int) -> dict[str, float]:
     """Update the policy on a batch, keep its trajectories, and return the step's metrics."""
-    groups = batch.groups
-    if config.reward.shuffle:
-        groups = shuffled(groups, seed=context.config.seed * 7919 + step)
-    records = with_advantages(to_records(groups, step, context.decode), config)
-    chosen = [record for record in records if record.trained]
-    policy = context.workers.policy
     began_s = time.monotonic()
-    own = (
-        policy.logprobs(
-            scored_rows([r.ids for r in chosen], [r.mask for r in chosen]), config.temperature
-        )
-        if chosen
-        else []
-    )
-    scored = {
-        (record.group, record.sample): replace(record, policy_logprobs=tuple(map(float, logprobs)))
-        for record, logprobs in zip(chosen, own, strict=True)
-    }
-    records = [scored.get((record.group, record.sample), record) for record in records]
+    limit = context.config.policy.tokens_per_microbatch
+    too_long = {_key(record) for record in batch.records if len(record.ids) > limit}
+    # A trajectory that no microbatch can hold takes no part: dropped by rule, and counted.
+    records = [
+        replace(record, reward=None) if _key(record) in too_long else record
+        for record in batch.records
+    ]
+    kl_in_reward = config.kl.coefficient > 0 and config.kl.where == "reward"
+    if kl_in_reward:
+        scored = [record for record in records if record.reward is not None]
+        records = _merged(records, with_kl_reward(_with_logprobs(context, scored), config))
+    records = with_advantages(records, config)
+    chosen = [record for record in records if record.trained]
+    if not kl_in_reward:
+        chosen = _with_logprobs(context, chosen)
+        records = _merged(records, chosen)
     logprobs_s = time.monotonic() - began_s
     began_s = time.monotonic()
-    stats = _update(context, config, list(scored.values()), step)
+    stats = {} if config.rollout_only else _update(context, config, chosen, step)
     train_s = time.monotonic() - began_s
     context.observer.samples("rl", step, records)
-    values = sample_metrics(records, step=step - 1) | stats
-    trained_tokens = sum(record.num_sampled for record in scored.values())
-    return values | {
-        "tokens/trained": trained_tokens,
-        "rows/trained": len(scored),
+    num_trained = sum(len(record.ids) for record in chosen)
+    return {
+        **sample_metrics(records, step=step - 1),
+        **stats,
+        "tokens/trained": sum(record.num_sampled for record in chosen),
+        "rows/trained": len(chosen),
+        "rows/dropped_long": len(too_long),
         "groups/dropped": batch.num_dropped_groups,
         "groups/extra_batches": batch.num_extra_batches,
         "epoch": batch.epochs,
@@ -111,9 +121,42 @@ def _train(context: Context, config: RlConfig, batch: Batch, step: int) -> dict[
         "time/logprobs_s": logprobs_s,
         "time/train_s": train_s,
         "throughput/rollout_tokens_per_s": batch.num_sampled_tokens / max(batch.rollout_s, 1e-9),
-        "throughput/train_tokens_per_s": sum(len(r.ids) for r in scored.values())
-        / max(train_s, 1e-9),
+        "throughput/train_tokens_per_s": num_trained / max(train_s, 1e-9),
     }
+
+
+def _with_logprobs(context: Context, records: Sequence[SampleRecord]) -> list[SampleRecord]:
+    """Add the policy's log-probabilities, and the reference's where the KL term wants them."""
+    config = context.config.rl
+    assert config is not None
+    if not records:
+        return []
+    rows = scored_rows([r.ids for r in records], [r.mask for r in records])
+    policy = context.workers.policy
+    own = policy.logprobs(rows, config.temperature)
+    reference = (
+        policy.reference_logprobs(rows, config.temperature) if config.kl.coefficient > 0 else own
+    )
+    return [
+        replace(
+            record,
+            policy_logprobs=tuple(map(float, own_T)),
+            reference_logprobs=tuple(map(float, reference_T))
+            if config.kl.coefficient > 0
+            else None,
+        )
+        for record, own_T, reference_T in zip(records, own, reference, strict=True)
+    ]
+
+
+def _key(record: SampleRecord) -> tuple[int, int]:
+    return record.group, record.sample
+
+
+def _merged(records: Sequence[SampleRecord], changed: Sequence[SampleRecord]) -> list[SampleRecord]:
+    """Put changed records in the place of the old ones."""
+    by_key = {_key(record): record for record in changed}
+    return [by_key.get(_key(record), record) for record in records]
 
 
 def _update(
@@ -138,9 +181,10 @@ def _update(
     if not totals:
         return {"updates": 0}
     means = {name: sum(stats[name] for stats in totals) / len(totals) for name in totals[0]}
-    named = {name: means.pop(name) for name in ("loss", "grad_norm") if name in means} | {
+    return {
+        "loss": means["loss"],
+        "grad_norm": means["grad_norm"],
         "learning_rate": totals[-1]["learning_rate"],
-        "rows/dropped_long": sum(stats.get("rows_dropped", 0) for stats in totals),
         "updates": len(totals),
+        **policy_metrics({name: means[name] for name in means if name not in _STEP_FIGURES}),
     }
-    return named | policy_metrics(means)

@@ -1,104 +1,157 @@
-"""Who waits for whom: trajectories and updates in turn, or overlapped by one step."""
+"""Who waits for whom: trajectories and updates in turn, overlapped, or replayed from files."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Protocol
 
-from retool_data import Problem
 from retool_trainer.config import RunConfig
-from retool_trainer.workers import Rollouts
 
-from ._draw import Batch, draw_batch
-from ._stream import Stream
+from ._draw import Batch, read_batch
+
+Draw = Callable[[int], Batch]
+"""step -> the batch of that step, drawn now."""
 
 
 class Schedule(Protocol):
-    """Gives each step its batch; told when the engine's weights change."""
+    """Gives each step its batch; told when the engine's weights are about to change."""
 
     def next_batch(self, step: int) -> tuple[Batch, dict[str, float]]:
         """The batch of a step, and what waiting for it cost (metrics)."""
         ...
 
-    def before_sync(self) -> None:
-        """The policy was updated and its weights are about to be sent."""
-        ...
-
-    def after_sync(self, step: int) -> None:
-        """The engine has the weights of this step."""
+    def syncing(self) -> AbstractContextManager[None]:
+        """Around a weight update: no trajectory that must not mix two versions is under way."""
         ...
 
 
 class _Synchronous:
     """Draw, train, sync: every token is sampled by the newest weights."""
 
-    def __init__(self, config: RunConfig, rollouts: Rollouts, stream: Stream[Problem]) -> None:
-        self._config, self._rollouts, self._stream = config, rollouts, stream
+    def __init__(self, draw: Draw) -> None:
+        self._draw = draw
 
     def next_batch(self, step: int) -> tuple[Batch, dict[str, float]]:
         began_s = time.monotonic()
-        batch = draw_batch(self._config, self._rollouts, self._stream, step)
+        batch = self._draw(step)
         return batch, {"schedule/stall_s": time.monotonic() - began_s}
 
-    def before_sync(self) -> None:
-        """Nothing is under way."""
-
-    def after_sync(self, step: int) -> None:
-        """The next batch is drawn when it is asked for."""
+    def syncing(self) -> AbstractContextManager[None]:
+        return nullcontext()  # nothing is under way
 
 
-class _OneStepOff:
-    """Draw the next batch while the policy trains on this one: weights are one update old."""
+class _Ahead:
+    """Draw up to `depth` batches ahead, one after the other, while the policy trains.
+
+    The batch of step s starts when the policy has made at least s - 1 - depth updates, so no token
+    is older than `depth` updates when it is trained on: the bound holds by construction and nothing
+    that was sampled is thrown away. A run that is resumed draws the batches again that were ahead:
+    the position in the checkpoint is that of the last batch that was trained on.
+    """
 
     def __init__(
-        self,
-        config: RunConfig,
-        rollouts: Rollouts,
-        stream: Stream[Problem],
-        thread: ThreadPoolExecutor,
-        total_steps: int,
+        self, draw: Draw, thread: ThreadPoolExecutor, *, depth: int, last_step: int, drain: bool
     ) -> None:
-        self._config, self._rollouts, self._stream = config, rollouts, stream
-        self._thread, self._total_steps = thread, total_steps
-        self._next: Future[Batch] | None = None
+        self._draw, self._thread = draw, thread
+        self._depth, self._last_step = depth, last_step
+        self._gate = _Gate() if drain else None
+        self._ahead: deque[Future[Batch]] = deque()
+        self._next_step = 0
 
     def next_batch(self, step: int) -> tuple[Batch, dict[str, float]]:
         began_s = time.monotonic()
-        if self._next is None:
-            self._begin(step)
-        assert self._next is not None
-        batch = self._next.result()
-        self._next = None
-        if step < self._total_steps:
-            self._begin(step + 1)
-        return batch, {"schedule/stall_s": time.monotonic() - began_s}
+        self._next_step = max(self._next_step, step)
+        self._begin_up_to(step)
+        ready = sum(future.done() for future in self._ahead)
+        batch = self._ahead.popleft().result()
+        stall_s = time.monotonic() - began_s
+        self._begin_up_to(step + self._depth)
+        return batch, {"schedule/stall_s": stall_s, "schedule/queue": ready}
 
-    def _begin(self, step: int) -> None:
-        self._next = self._thread.submit(
-            draw_batch, self._config, self._rollouts, self._stream, step
-        )
+    def _begin_up_to(self, step: int) -> None:
+        while self._next_step <= min(step, self._last_step):
+            self._ahead.append(self._thread.submit(self._gated_draw, self._next_step))
+            self._next_step += 1
 
-    def before_sync(self) -> None:
-        # No token may mix two versions of the weights.
-        if self._next is not None:
-            self._next.exception()
+    def _gated_draw(self, step: int) -> Batch:
+        with self._gate.drawing() if self._gate else nullcontext():
+            return self._draw(step)
 
-    def after_sync(self, step: int) -> None:
-        """The batch that was drawn meanwhile is trained on next."""
+    def syncing(self) -> AbstractContextManager[None]:
+        return self._gate.syncing() if self._gate else nullcontext()
+
+
+class _Gate:
+    """Keeps drawing and weight updates apart; an update goes before the next draw."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._is_drawing = False
+        self._is_syncing = False
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_syncing)
+            self._is_drawing = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_drawing = False
+                self._changed.notify_all()
+
+    @contextmanager
+    def syncing(self) -> Iterator[None]:
+        with self._changed:
+            self._is_syncing = True
+            self._changed.wait_for(lambda: not self._is_drawing)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_syncing = False
+                self._changed.notify_all()
+
+
+class _Replay:
+    """Train on what another run has stored; nothing is drawn."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+
+    def next_batch(self, step: int) -> tuple[Batch, dict[str, float]]:
+        return read_batch(self._run_dir, step), {}
+
+    def syncing(self) -> AbstractContextManager[None]:
+        return nullcontext()  # nothing is under way
 
 
 @contextmanager
-def open_schedule(
-    config: RunConfig, rollouts: Rollouts, stream: Stream[Problem], state: Mapping[str, Any]
-) -> Iterator[Schedule]:
-    """Open the schedule that `rl.schedule` names; nothing of it runs on after the block."""
-    del state
-    assert config.rl is not None
-    if config.rl.schedule.kind == "synchronous":
-        yield _Synchronous(config, rollouts, stream)
-        return
-    with ThreadPoolExecutor(1, thread_name_prefix="next-batch") as thread:
-        yield _OneStepOff(config, rollouts, stream, thread, config.rl.steps)
+def open_schedule(config: RunConfig, draw: Draw) -> Iterator[Schedule]:
+    """Open the schedule that the config names; nothing of it runs on after the block."""
+    rl = config.rl
+    assert rl is not None
+    if rl.replay:
+        yield _Replay(Path(rl.replay))
+    elif rl.schedule.kind == "synchronous":
+        yield _Synchronous(draw)
+    else:
+        one_off = rl.schedule.kind == "one_step_off"
+        thread = ThreadPoolExecutor(1, thread_name_prefix="ahead")
+        try:
+            yield _Ahead(
+                draw,
+                thread,
+                depth=1 if one_off else rl.schedule.max_staleness,
+                last_step=rl.steps,
+                drain=not rl.schedule.partial_rollouts,
+            )
+        finally:
+            thread.shutdown(wait=True, cancel_futures=True)

@@ -18,7 +18,7 @@ from retool_reward import (
     shape_group,
     with_terms,
 )
-from retool_trainer.algorithms import ADVANTAGES, has_mixed_accuracy, has_spread
+from retool_trainer.algorithms import ADVANTAGES, has_mixed_accuracy, has_spread, kl_reward
 from retool_trainer.config import LimitsConfig, RewardConfig, RlConfig
 from retool_trainer.observe import SampleRecord, make_record
 from retool_trainer.workers import GradedGroup
@@ -98,6 +98,24 @@ def to_records(
             zip(group.group.samples, group.rewards, strict=True)
         )
     ]
+
+
+def with_kl_reward(records: Sequence[SampleRecord], config: RlConfig) -> list[SampleRecord]:
+    """Take the distance to the reference off the reward of each trajectory, as a component `kl`."""
+    adjusted: list[SampleRecord] = []
+    for record in records:
+        assert record.reward is not None
+        assert record.policy_logprobs is not None
+        assert record.reference_logprobs is not None
+        term = kl_reward(record.policy_logprobs, record.reference_logprobs, record.mask, config.kl)
+        adjusted.append(
+            replace(
+                record,
+                reward=record.reward + term,
+                reward_components={**record.reward_components, "kl": term},
+            )
+        )
+    return adjusted
 
 
 def with_advantages(records: Sequence[SampleRecord], config: RlConfig) -> list[SampleRecord]:

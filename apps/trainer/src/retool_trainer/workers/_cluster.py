@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,7 @@ from retool_trainer.platform import get_platform
 
 # One object store for batches and trajectories of a laptop run; Ray's default is 30 % of memory.
 _LOCAL_OBJECT_STORE_BYTES = 256 * 2**20
+_CONNECT_TIMEOUT_S = 10.0
 
 
 class ClusterError(Exception):
@@ -28,12 +30,16 @@ def cluster(config: RunConfig) -> Iterator[None]:
         ClusterError: Too little free memory, or Ray did not start.
     """
     _check_memory(config)
+    if config.ray.address:
+        _check_address(config.ray.address)
     # Started through `uv run`, Ray would make each worker an environment of its own.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
+    # It says that Ray's token authentication is on, as it is by default.
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     platform = get_platform(config.platform)
     environment = {item.name: item.value for item in platform.environment("driver", config)}
     try:
@@ -70,6 +76,24 @@ def cluster(config: RunConfig) -> Iterator[None]:
 def _cpus_needed(config: RunConfig) -> int:
     """Ray counts CPUs as places for actors, not as cores: one for each actor that the run starts."""
     return config.policy.world_size + config.engine.replicas + 2
+
+
+def _check_address(address: str) -> None:
+    """Ray itself tries for minutes before it says that nobody is there."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address == "auto":
+        return
+    if not host or not port.isdigit():
+        raise ClusterError(
+            f"ray.address {address!r} is not of the form HOST:PORT; null starts a local Ray"
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise ClusterError(
+            f"no Ray answers at ray.address {address} ({error}); start one there with "
+            "`ray start --head`, or set ray.address=null for a local one"
+        ) from error
 
 
 def _check_memory(config: RunConfig) -> None:

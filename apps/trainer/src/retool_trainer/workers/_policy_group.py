@@ -28,6 +28,7 @@ class _PolicyRank:
         self._rank, self._config, self._hf_folder = rank, config, hf_folder
         self._policy: Any = None
         self._sender: Any = None
+        self._reference: Any = None
 
     def rendezvous(self, port: int | None) -> tuple[str, int]:
         """Choose an address and a free port for the process group; called on rank 0."""
@@ -82,6 +83,17 @@ class _PolicyRank:
         else:
             for _ in weights:
                 pass
+
+    def keep_reference(self) -> None:
+        """Keep a copy of the weights as they are now."""
+        from retool_trainer.policy import Reference
+
+        self._reference = Reference(self._policy.model)
+
+    def reference_logprobs(self, rows: list[Row], temperature: float) -> Any:
+        """Log-probabilities under the kept weights."""
+        with self._reference.in_place():
+            return self._policy.logprobs(rows, temperature)
 
     def call(self, method: str, *args: Any) -> Any:
         """Call the policy's method of this name."""
@@ -138,6 +150,21 @@ class PolicyGroup:
     def logprobs(self, rows: Sequence[Row], temperature: float = 1.0) -> list[np.ndarray]:
         """Log-probabilities of every token of the rows, aligned with their ids."""
         return self._call("logprobs", list(rows), temperature)[0]
+
+    def keep_reference(self) -> None:
+        """Keep the weights as they are now as the reference of the KL term."""
+        self._await_start()
+        result([rank.keep_reference.remote() for rank in self._ranks], what="reference")
+
+    def reference_logprobs(self, rows: Sequence[Row], temperature: float) -> list[np.ndarray]:
+        """As `logprobs`, under the reference."""
+        import ray
+
+        shared = ray.put(list(rows))
+        return result(
+            [rank.reference_logprobs.remote(shared, temperature) for rank in self._ranks],
+            what="reference log-probabilities",
+        )[0]
 
     def step(
         self, rows: Sequence[Row], loss: TokenLoss, temperature: float = 1.0

@@ -1,0 +1,84 @@
+"""The run folder: whose it is, and that nothing in it is ever half written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from retool_trainer.commands.run import quickstart_config
+from retool_trainer.config import load_config
+from retool_trainer.run_folder import RunFolder, RunFolderError, replaced_folder, write_json
+
+
+def test_the_resolved_config_is_stored_and_the_same_config_is_welcome_again(tmp_path: Path) -> None:
+    config = load_config(quickstart_config())
+    folder = RunFolder(tmp_path / "run")
+    folder.open(config, fresh=False)
+    folder.open(config, fresh=False)
+    assert json.loads(folder.config_file.read_text())["rl"]["steps"] == 40
+
+
+def test_another_config_is_refused_with_the_keys_that_differ(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.open(load_config(quickstart_config()), fresh=False)
+    other = load_config(quickstart_config(), ["rl.steps=3", "seed=5"])
+    with pytest.raises(RunFolderError) as caught:
+        folder.open(other, fresh=False)
+    assert "rl.steps: the folder has 40, this run has 3" in str(caught.value)
+    assert "seed: the folder has 0, this run has 5" in str(caught.value)
+
+
+def test_stages_may_be_run_one_after_the_other_in_one_folder(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.open(load_config(quickstart_config(), ["stages=[sft]"]), fresh=False)
+    folder.open(load_config(quickstart_config(), ["stages=[rl]"]), fresh=False)
+
+
+def test_fresh_deletes_a_run_but_nothing_else(tmp_path: Path) -> None:
+    config = load_config(quickstart_config())
+    folder = RunFolder(tmp_path / "run")
+    folder.open(config, fresh=False)
+    (folder.path / "metrics.jsonl").write_text("{}")
+    folder.open(load_config(quickstart_config(), ["seed=1"]), fresh=True)
+    assert not (folder.path / "metrics.jsonl").exists()
+    foreign = tmp_path / "thesis"
+    foreign.mkdir()
+    (foreign / "chapter.tex").write_text("years of work")
+    with pytest.raises(RunFolderError, match="not the folder of a run"):
+        RunFolder(foreign).open(config, fresh=True)
+    assert (foreign / "chapter.tex").exists()
+
+
+def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="not empty and holds no run"):
+        RunFolder(tmp_path).open(load_config(quickstart_config()), fresh=False)
+
+
+def test_two_processes_cannot_have_one_folder(tmp_path: Path) -> None:
+    with (
+        RunFolder(tmp_path / "run").lock(),
+        pytest.raises(RunFolderError, match="another process"),
+        RunFolder(tmp_path / "run").lock(),
+    ):
+        pass
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    write_json(tmp_path / "state.json", {"step": 1})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "state.json", {"step": object()})
+    assert json.loads((tmp_path / "state.json").read_text()) == {"step": 1}
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    with replaced_folder(target) as temporary:
+        (temporary / "weights").write_text("1")
+    with pytest.raises(RuntimeError), replaced_folder(target) as temporary:
+        (temporary / "weights").write_text("2")
+        raise RuntimeError
+    assert (target / "weights").read_text() == "1"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
