@@ -13,6 +13,7 @@ from ._engine import (
 from ._groups import Group, rollout_groups
 from ._limits import Limits
 from ._loop import Problem, rollout
+from ._metrics import RolloutMetrics, StallMeter
 from ._scripted import Latency, ScriptedEngine
 from ._sglang import SglangEngine
 from ._tokenizer import Tokenizer
@@ -37,9 +38,11 @@ __all__ = [
     "NoTools",
     "Problem",
     "Reply",
+    "RolloutMetrics",
     "Sampling",
     "ScriptedEngine",
     "SglangEngine",
+    "StallMeter",
     "Status",
     "StopReason",
     "Tokenizer",

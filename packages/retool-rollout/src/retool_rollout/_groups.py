@@ -9,6 +9,7 @@ from zlib import crc32
 from ._engine import Sampling
 from ._errors import first_error
 from ._loop import Problem, rollout
+from ._metrics import RolloutMetrics
 from ._trajectory import Status, StopReason, Trajectory
 
 P = TypeVar("P", bound=Problem)
@@ -33,6 +34,7 @@ async def rollout_groups(
     concurrency: int,
     sampling: Sampling,
     attempts: int = 1,
+    metrics: RolloutMetrics | None = None,
     **options: Any,
 ) -> AsyncIterator[Group[P]]:
     """Roll out every problem `group_size` times and yield each group when its last trajectory ends.
@@ -48,6 +50,7 @@ async def rollout_groups(
         attempts: How often a trajectory is tried in all when the engine or the tool machinery
             fails. A retry resumes:
             the turns that were complete are kept.
+        metrics: Counts every trajectory, and measures stalls of the event loop meanwhile.
         options: The other arguments of `rollout`.
 
     Raises:
@@ -61,6 +64,7 @@ async def rollout_groups(
     ):
         if value < 1:
             raise ValueError(f"{name} must be >= 1, got {value!r}")
+    counted = metrics or RolloutMetrics()
     slots = asyncio.Semaphore(concurrency)
     open_groups = asyncio.Semaphore(2 * -(-concurrency // group_size))
     finished: asyncio.Queue[Group[P] | None] = asyncio.Queue()
@@ -80,7 +84,9 @@ async def rollout_groups(
                     or trajectory.stop_reason not in _TRY_AGAIN
                 ):
                     break
+                counted.retries += 1
                 trajectory = await rollout(problem, sampling=own, resume=trajectory, **options)
+            counted.add(trajectory)
             return trajectory
         finally:
             slots.release()
@@ -91,7 +97,7 @@ async def rollout_groups(
 
     async def supervise() -> None:
         try:
-            async with asyncio.TaskGroup() as running:
+            async with counted.stalls, asyncio.TaskGroup() as running:
                 for index, problem in enumerate(problems):
                     await open_groups.acquire()
                     tasks: list[asyncio.Task[Trajectory]] = []
