@@ -11,7 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retool_trainer.observe import METRIC_KEYS, Metrics, metric_pattern, read_metrics
+from retool_trainer.observe import (
+    METRIC_KEYS,
+    Metrics,
+    metric_pattern,
+    metrics_table,
+    read_metrics,
+)
 
 
 @pytest.fixture
@@ -56,8 +62,13 @@ def test_a_key_may_be_an_instance_of_one_in_the_table(key: str, pattern: str | N
     assert metric_pattern(key) == pattern
 
 
-def test_every_metric_has_a_meaning() -> None:
+def test_every_metric_has_a_meaning_and_stands_in_the_documentation() -> None:
     assert all(meaning for _, meaning in METRIC_KEYS.values())
+    page = Path(__file__).parents[2] / "METRICS.md"
+    assert metrics_table() in page.read_text(), (
+        "METRICS.md is not current; replace its table by the output of "
+        "python -c 'import retool_trainer.observe as o; print(o.metrics_table())'"
+    )
 
 
 @pytest.mark.parametrize(

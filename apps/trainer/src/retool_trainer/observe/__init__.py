@@ -1,7 +1,7 @@
 """What a run tells about itself: metrics, console, trackers, trajectories, statistics, report."""
 
 from ._console import Console, duration, step_line
-from ._keys import METRIC_KEYS, metric_pattern
+from ._keys import METRIC_KEYS, metric_pattern, metrics_table
 from ._metrics import Metrics, read_metrics
 from ._observer import Observer
 from ._records import Call, SampleRecord, Segment, make_record, split_segments, token_pieces
@@ -35,6 +35,7 @@ __all__ = [
     "make_record",
     "make_trackers",
     "metric_pattern",
+    "metrics_table",
     "pass_at_k",
     "policy_metrics",
     "read_metrics",

@@ -97,7 +97,14 @@ METRIC_KEYS: dict[str, tuple[str, str]] = {
     "eval/<set>/response_tokens": ("tokens", "mean after the prompt"),
 }
 
+
 _PART = r"[^/\s]+"
+
+
+def metrics_table() -> str:
+    """Return the table as Markdown."""
+    rows = [f"| `{key}` | {unit} | {meaning} |" for key, (unit, meaning) in METRIC_KEYS.items()]
+    return "\n".join(["| key | unit | meaning |", "| --- | --- | --- |", *rows]) + "\n"
 
 
 @cache

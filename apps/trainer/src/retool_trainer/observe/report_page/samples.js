@@ -1,5 +1,13 @@
 // The sample browser: filters, a list, and one trajectory with its mask and both log-probabilities.
 
+// "rl, step 12", or for the trajectories of an evaluation "after rl: aime-2024".
+function placeName({ stage, step }) {
+  const evaluation = /^evaluate-([a-z]+)-(.*)$/.exec(stage);
+  if (!evaluation) return `${stage}, step ${step}`;
+  const of = evaluation[1] === "baseline" ? "first weights" : `after ${evaluation[1]}`;
+  return `${of}: ${evaluation[2]}${step ? `, step ${step}` : ""}`;
+}
+
 function prepareSamples(data) {
   return data.samples.map((sample, index) => {
     const place = new Int32Array(sample.mask.length).fill(-1);
@@ -10,7 +18,7 @@ function prepareSamples(data) {
       ...sample,
       index,
       place,
-      where: `${sample.stage}, step ${sample.step}`,
+      where: placeName(sample),
       verdict: sample.correct === null ? "ungraded" : sample.correct ? "right" : "wrong",
       maxGap: gaps.length ? gaps.reduce((a, b) => Math.max(a, b), 0) : null,
       haystack: [sample.problem, sample.gold, sample.answer, sample.status, sample.stop, sample.error,
@@ -55,8 +63,8 @@ function listItem(sample, here, choose) {
   return element("li", { class: here ? "here" : "", onclick: () => choose(sample.index) },
     element("div", { class: "top" }, element("b", {}, sample.problem), verdictBadge(sample)),
     element("div", { class: "sub" },
-      `${sample.stage} ${sample.step} · reward ${show(sample.reward)} · `
-      + `${sample.calls.length} call${sample.calls.length === 1 ? "" : "s"} · ${sample.ids.length} tokens`));
+      `${sample.where} · reward ${show(sample.reward)} · `
+      + `${sample.calls.length} call${sample.calls.length === 1 ? "" : "s"}`));
 }
 
 const MODES = {
@@ -114,7 +122,7 @@ function segmentBody(sample, [speaker, start, end, text], mode, vocabulary) {
 }
 
 function segmentSummary(sample, [speaker, start, end]) {
-  const who = { prompt: "prompt", policy: "policy · trained on", tool: "tool and framing" }[speaker];
+  const who = { prompt: "prompt", policy: sample.advantage === null ? "policy" : "policy · trained on", tool: "tool and framing" }[speaker];
   const ks = [];
   for (let i = start; i < end; i++) if (sample.place[i] >= 0) ks.push(sample.place[i]);
   const mean = (values) => ks.reduce((sum, k) => sum + values[k], 0) / ks.length;
