@@ -14,6 +14,7 @@ _COMMANDS = {
     "report": ("retool_trainer.commands.report", "write a run as one HTML file"),
     "plan": ("retool_trainer.commands.plan", "show what a config would start; needs no hardware"),
     "doctor": ("retool_trainer.commands.doctor", "check this machine for a config; changes nothing"),
+    "fetch": ("retool_trainer.commands.fetch", "get a config's model and data from the hub"),
 }
 
 
