@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import pickle
+import typing
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from retool_trainer.algorithms import (
+    ADVANTAGES,
     cispo_loss,
     clip_loss,
     gspo_loss,
@@ -234,5 +236,16 @@ def test_kl_in_the_reward_stays_out_of_the_loss_but_is_reported() -> None:
 
 
 def test_the_loss_survives_pickling() -> None:
-    loss = make_token_loss(rl(loss="cispo", dual_clip=3.0))
+    loss = make_token_loss(rl(dual_clip=3.0, kl={"coefficient": 0.1}))
     assert pickle.loads(pickle.dumps(loss)) == loss
+
+
+@pytest.mark.parametrize("loss", ["gspo", "cispo"])
+def test_a_bound_that_a_loss_does_not_have_is_refused(loss: str) -> None:
+    with pytest.raises(ValueError, match=f"'{loss}' has no such bound"):
+        make_token_loss(rl(loss=loss, dual_clip=3.0))
+
+
+def test_every_estimator_of_the_configuration_exists() -> None:
+    choices = typing.get_args(RlConfig.model_fields["advantage"].annotation)
+    assert set(choices) == set(ADVANTAGES)

@@ -259,7 +259,15 @@ class TokenLoss:
 
 
 def make_token_loss(config: RlConfig) -> TokenLoss:
-    """Return the per-token loss that `config` describes."""
+    """Return the per-token loss that `config` describes.
+
+    Raises:
+        ValueError: A bound that the chosen loss does not have.
+    """
+    if config.dual_clip is not None and config.loss != "clip":
+        raise ValueError(
+            f"rl.dual_clip bounds the loss `clip`; {config.loss!r} has no such bound, so set it to null"
+        )
     return TokenLoss(
         loss=config.loss,
         clip_low=config.clip_low,

@@ -249,7 +249,7 @@ class RlConfig(Section):
     minibatches: PositiveInt = 1
     temperature: Positive = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp"] = "grpo"
+    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline"] = "grpo"
     loss: Literal["clip", "gspo", "cispo"] = "clip"
     clip_low: Positive = 0.2
     clip_high: Positive = 0.28
@@ -264,7 +264,8 @@ class RlConfig(Section):
     max_extra_batches: PositiveInt = 4
     """dynamic_sampling: at most this many further batches of prompts in one step."""
     drop_flat_groups: bool = True
-    """Groups without spread in reward carry no signal and are left out of the loss."""
+    """Groups without spread in reward carry no signal and are left out of the loss. Set it to false
+    with `advantage: reinforce_pp`, which compares with the whole batch and learns from them."""
     schedule: ScheduleConfig = ScheduleConfig()
     evaluate_every: Annotated[int, Field(ge=0)] = 0
     checkpoint_every: PositiveInt = 10
@@ -426,7 +427,9 @@ class RunConfig(Section):
             if getattr(self, stage) is None:
                 raise ValueError(f"stages names {stage!r}, but there is no section {stage!r}")
         if self.engine.kind == "embedded" and self.engine.sync == "broadcast":
-            raise ValueError("engine.sync=broadcast is for engine.kind=vllm; embedded reads a folder")
+            raise ValueError(
+                "engine.sync=broadcast is for engine.kind=vllm; embedded reads a folder"
+            )
         if self.stages == ["rl", "sft"]:
             raise ValueError("stages must be in the order sft, rl")
         if len(set(self.stages)) != len(self.stages):
