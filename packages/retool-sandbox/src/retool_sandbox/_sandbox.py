@@ -114,6 +114,13 @@ class Sandbox:
             raise SandboxError("the sandbox is not open; use `async with Sandbox() as sandbox`")
         return Level(self._worker.level)
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the start found out: level, Landlock version, how memory is limited, failed probes."""
+        if self._worker is None:
+            raise SandboxError("the sandbox is not open; use `async with Sandbox() as sandbox`")
+        return self._worker.facts
+
     async def __aenter__(self) -> Self:
         if self._loop is not None:
             raise SandboxError("the sandbox is open already")
@@ -170,6 +177,12 @@ class Sandbox:
             yield session
         finally:
             await self._on_loop(self._end(session))
+
+    async def spare_pids(self) -> list[int]:
+        """Pids, as the caller sees them, of children that wait for a program."""
+        worker = await self._live_worker()
+        head, _ = await worker.ask({"op": "stats"}, [], 10.0)
+        return [int(pid) for pid in head["spares"]]
 
     # -- inside the owner loop -----------------------------------------------------------------
 

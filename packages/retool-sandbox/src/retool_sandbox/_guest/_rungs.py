@@ -124,7 +124,7 @@ class Jail:
     def memory_mib(self, pid: int) -> float:
         """Resident memory on top of the preloaded libraries."""
         try:
-            return max(0, self._memory_of(self._proc_name(pid))[1] - self._base_rss) / MIB
+            return max(0, self._memory_of(self.proc_name(pid))[1] - self._base_rss) / MIB
         except OSError:
             return 0.0
 
@@ -133,7 +133,8 @@ class Jail:
         if self._scratch is not None:
             self._scratch.remove(serial)
 
-    def _proc_name(self, pid: int) -> str:
+    def proc_name(self, pid: int) -> str:
+        """The pid as the procfs we read shows it: the host's."""
         return str(pid)
 
     def peak_mib(self, peak_rss_kib: int) -> float:
@@ -265,7 +266,7 @@ class FullJail(SeccompJail):
         use_guest_paths(self.view)
         self._own_pids = os.open("self/ns/pid", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc_fd)
 
-    def _proc_name(self, pid: int) -> str:
+    def proc_name(self, pid: int) -> str:
         # Our procfs is the host's (a descriptor only: programs never have it), so its pids are, too.
         fd = kernel.pidfd_open(pid)
         try:

@@ -202,7 +202,7 @@ class Zygote:
                     "op": "stats",
                     "id": head["id"],
                     "children": len(self._children),
-                    "spares": [child.pid for child in self._spares],
+                    "spares": [self._jail.proc_name(child.pid) for child in self._spares],
                     "sessions": len(self._sessions),
                 }
             )
