@@ -88,6 +88,6 @@ def lint_sample(sample: TokenSample, *, end_id: int | None = None) -> Iterator[F
             yield found("mask_outside_turns", f"tokens {span.start}..{span.end}", span.kind)
         elif span.trained and ones != span.end - span.start:
             yield found("mask_misses_turn", f"turn {span.turn + 1}")
-    ends = sample.spans[-1].kind is SpanKind.TURN and end_id is not None
-    if ends and sample.ids[-1] != end_id:
-        yield found("sample_truncated", f"turn {sample.spans[-1].turn + 1}")
+    for last in sample.spans[-1:]:
+        if last.kind is SpanKind.TURN and end_id not in (None, sample.ids[last.end - 1]):
+            yield found("sample_truncated", f"turn {last.turn + 1}")

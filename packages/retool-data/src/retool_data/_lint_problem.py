@@ -11,9 +11,7 @@ from ._records import Problem
 AnswerForm = Literal["boxed", "answer", "any"]
 
 CONTROL_TOKEN = re.compile(r"<\|[a-z_]+\|>|</?(?:tool_call|tool_response|think)>")
-_MARKUP = re.compile(
-    r"<\|im_start\|>\s*(?:system|user|assistant|tool)\b|\[/?INST\]|<start_of_turn>"
-)
+_MARKUP = re.compile(r"<\|im_start\|>\s*(?:system|user|assistant|tool)|\[/?INST\]|<start_of_turn>")
 _BROKEN_HEADER = re.compile(r"<\|im_start\|>(?:system|user|assistant|tool)(?!\n)")
 # \b, \f, \t and \r that a string literal made of \boxed, \frac, \text, \right and their like.
 _UNESCAPED = re.compile(
@@ -92,7 +90,7 @@ def _states_answer(problem: Problem) -> re.Match[str] | None:
         return None
     stated = re.escape(gold)
     return re.search(
-        rf"\\boxed\{{\s*{stated}\s*\}}|(?i:\banswer(?:\s+is|\s*:))\s*\$?{stated}(?![\w.])",
+        rf"\\boxed\{{\s*{stated}\s*\}}|(?i:\banswer(?:\s+is|\s*:))\s*\$?{stated}(?!\w|\.\d)",
         problem.statement,
     )
 
