@@ -137,10 +137,10 @@ async def test_trl_gets_a_list_with_none_for_no_verdict() -> None:
     assert await trl.accuracy_reward(completions=completions, prompts=[], **columns) == [1, 0, None]
     shaped = pickle.loads(pickle.dumps(trl.RetoolReward(gold_column="gold")))
     calls = [[call("print(1)")], None, None]
-    rewards = await shaped(completions=completions, gold=["1", "1", "1"], calls=calls)
+    rewards = shaped(completions=completions, gold=["1", "1", "1"], calls=calls)
     assert rewards == [1.05, 0.0, 1.0]
     with pytest.raises(ValueError, match="gold_column"):
-        await shaped(completions=completions, answer=["1", "1", "1"])
+        shaped(completions=completions, answer=["1", "1", "1"])
 
 
 async def test_verifiers_reads_the_assistant_only() -> None:

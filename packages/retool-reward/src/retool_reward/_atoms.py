@@ -264,6 +264,8 @@ class Atoms(Reader, ABC):
                 if letter not in tuple("RZNQC"):
                     raise ParseError(f"unknown set {letter!r}")
                 return Node(Kind.NUMBERS, (), letter)
+            case r"\top" | r"\intercal":
+                return Node(Kind.SYMBOL, (), "T")
             case r"\imath":
                 return Node(Kind.SYMBOL, (), "i")
             case _:

@@ -14,11 +14,16 @@ _STYLED = re.compile(r"\\(?:text|textbf|mathrm|mathbf|textrm|mbox)\s*\{([^{}]*)\
 _LETTER = re.compile(r"\(\s*([A-Ja-j])\s*\)\.?|([A-J])[.):]?")
 _LETTER_WITH_TEXT = re.compile(r"(?:\(\s*([A-J])\s*\)|([A-J])[.):])(?:\s|\\[ ,;]|~|\\quad)*(\S.*)")
 # Words whose case says nothing; shorter ones may be products of variables.
-_PLAIN_WORDS = re.compile(r"yes|no|true|false|[a-z]{4,}(?:\W+[a-z]+)*")
-_HEDGES = re.compile(
-    r"(?:\\(?:text|mbox|textrm)\s*\{\s*)?(?:approximately|approx\.?|about|roughly|around)\b\s*\}?\s*",
+_PLAIN_WORDS = re.compile(r"yes|no|true|false|[a-z]{4,}|[a-z]{2,}(?:\W+[a-z]+)+")
+# What may stand before an answer without changing it.
+_PREFIX = re.compile(
+    r"(?:\\(?:text|mbox|textrm|textbf)\s*\{\s*)?"
+    r"(?:(?:approximately|approx\.?|about|roughly|around)\b"
+    r"|(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|option|choice)\b\s*(?:is\b|:|=)?\s*:?)"
+    r"\s*\}?\s*",
     re.IGNORECASE,
 )
+_LETTER_DIGITS = re.compile(r"([\dA-Z]*[A-Z][\dA-Z]*)_\{?(1[1-9]|2\d|3[0-6])\}?")
 _SYMPY_I = re.compile(r"(?<![A-Za-z\\])I(?![A-Za-z])")
 _PROSE_WORDS = 5
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -113,8 +118,16 @@ def readable(text: str) -> str:
 
 def _plain(text: str) -> str:
     text = normalise(text)
-    hedge = _HEDGES.match(text)
-    return text if hedge is None else text[hedge.end() :]
+    prefix = _PREFIX.match(text)
+    if prefix is not None:
+        text = text[prefix.end() :]
+    digits = _LETTER_DIGITS.fullmatch(_STYLED.sub(r"\1", text))
+    if digits is None:
+        return text
+    try:
+        return str(int(digits[1], int(digits[2])))
+    except ValueError:
+        return text
 
 
 def _parsed(text: str, max_depth: int) -> Node | None:

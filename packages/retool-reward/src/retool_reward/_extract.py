@@ -127,6 +127,9 @@ def _unwrapped(content: str) -> str:
 
 
 def _labelled(text: str, *, after_box: bool) -> str | None:
+    if "answer" not in text.casefold():
+        hashes = None if after_box else _last(_HASHES, text)
+        return None if hashes is None else hashes.strip() or None
     tagged = _last(_TAGGED, text)
     if tagged is not None:
         return tagged.strip() or None

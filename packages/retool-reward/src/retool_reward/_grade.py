@@ -19,13 +19,13 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_CONFIG = GradeConfig()
 # What most answers need is a thousandth of this; the rest goes to a worker that can be killed.
-_BUDGET_S = 0.15
+_BUDGET_S = 0.12
 
 
 def grade(answer: Answer, gold: Gold, config: GradeConfig = DEFAULT_CONFIG) -> Grade:
     """Say whether the policy's answer equals the gold.
 
-    May be called from any thread. What this process cannot decide within 150 ms, such as an
+    May be called from any thread. What this process cannot decide within 120 ms, such as an
     integral or an expression made to hang a grader, is asked of a worker process that all callers
     share; it starts when it is first needed.
 
@@ -54,6 +54,8 @@ def grade(answer: Answer, gold: Gold, config: GradeConfig = DEFAULT_CONFIG) -> G
 
 def grade_extracted(pred: str, gold: str, config: GradeConfig, started: float) -> Grade:
     """Grade an answer that was already extracted; `started` is a perf_counter reading."""
+    if pred == gold:
+        return _verdict(started, True, pred, Reason.MATCH, "spelling")
     found = decide_here(pred, gold, config)
     if found is None:
         if not config.symbolic:

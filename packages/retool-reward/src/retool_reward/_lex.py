@@ -36,6 +36,7 @@ _STYLES = (
     r" \Biggl \Biggr"
     r" \displaystyle \textstyle \scriptstyle \mathstrut \rm \bf \it \tt \cal \quad \qquad \hfill"
     r" \mathbf \boldsymbol \bm \mathit \mathcal \mathfrak \vec \overrightarrow \hat \widehat \tilde"
+    r" \large \Large \LARGE \huge \Huge \small \normalsize \bold \bfseries \color \textcolor"
     r" \underline \ensuremath \mathord \mathop \nolimits \limits \thinspace \hline \hspace \phantom"
 )
 _SKIPPED = frozenset(_STYLES.split())
@@ -62,7 +63,8 @@ _SYNONYMS = {
     **dict.fromkeys((r"\lor", r"\vee"), "or"),
     r"\prime": "'",
 }
-_NUMERIC_TEXT = re.compile(r"\s*[-+]?[\d.,/ ]*\d\s*%?\s*|\s*\(?[A-Za-z]\)?\s*")
+# `\text{13}`, `\text{25 percent}` and `\text{(C)}` are read like the same without the command.
+_NUMERIC_TEXT = re.compile(r"\s*[-+]?\.?\d|\s*\(?[A-Za-z]\)?\s*$")
 _MAX_TOKENS = 20_000
 
 
@@ -87,7 +89,7 @@ def lex(text: str) -> list[Token]:
         if len(tokens) >= _MAX_TOKENS:
             raise ParseError(f"longer than {_MAX_TOKENS} tokens")
         if found in _SKIPPED:
-            if found in (r"\hspace", r"\phantom"):
+            if found in (r"\hspace", r"\phantom", r"\color", r"\textcolor"):
                 at = _after_group(text, at)
             spaced = True
             continue
@@ -143,7 +145,7 @@ def _of_text(words: str, spaced: bool) -> list[Token]:
     bare = stripped.strip(",; ").casefold()
     if bare in ("and", "or", ""):
         return [Token("op", bare or ",", True)]
-    if _NUMERIC_TEXT.fullmatch(words):
+    if _NUMERIC_TEXT.match(words):
         inner = lex(stripped)[:-1]
         return [Token(inner[0].kind, inner[0].text, spaced), *inner[1:]]
     return [Token("text", stripped, spaced or words[0].isspace())]

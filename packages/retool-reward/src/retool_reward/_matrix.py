@@ -12,12 +12,17 @@ _MAX_POWER = 8
 def matrix_of(node: Node) -> Node | None:
     """Return the MATRIX that a node stands for, or None if it stands for none.
 
-    A tuple reads as a column; a matrix times, plus or to a small power of another is worked out.
+    A tuple reads as a column, and a tuple of tuples as rows. A matrix times, plus or to a small
+    power of another is worked out.
     """
     match node.kind:
         case Kind.MATRIX:
             return node if len(node.args) <= _MAX_CELLS else None
         case Kind.TUPLE:
+            rows = {len(row.args) for row in node.args if row.kind is Kind.TUPLE}
+            if len(rows) == 1 and all(row.kind is Kind.TUPLE for row in node.args):
+                cells = tuple(cell for row in node.args for cell in row.args)
+                return Node(Kind.MATRIX, cells, str(len(node.args)))
             return Node(Kind.MATRIX, node.args, str(len(node.args)))
         case Kind.ADD:
             return _fold(node, _sum)
@@ -85,6 +90,10 @@ def _product(a: Node, b: Node) -> Node | None:
 
 def _power(node: Node) -> Node | None:
     base = matrix_of(node.args[0])
+    if base is not None and node.args[1] == Node(Kind.SYMBOL, (), "T"):
+        columns = len(base.args) // int(base.name)
+        cells = tuple(cell for column in range(columns) for cell in base.args[column::columns])
+        return Node(Kind.MATRIX, cells, str(columns))
     try:
         exponent = rational(node.args[1])
     except NotExact:

@@ -72,6 +72,7 @@ _ROOTS = {"√": "\\sqrt", "∛": "\\sqrt[3]", "∜": "\\sqrt[4]"}
 _GAP = r"(?:\{,\}|,\s*\\!|,?\s*\\[,;:! ]|,?~|\\thinspace\s*)"
 _LATEX_GROUPS = re.compile(rf"(?<![\d.])(\d{{1,3}})((?:{_GAP}\s*\d{{3}})+)(?!\d)")
 _SPACE_GROUPS = re.compile(r"(?<![\d.,^_/)}])(\d{1,3})((?: \d{3})+)(?![\d/]| \d|\s*\\[dt]?frac)")
+_OTHER_GROUPS = re.compile(r"(?<![\w.])\d{1,3}(?:(?:\.\d{3}){2,}|(?:_\d{3})+)(?![\w.])")
 _COMMA_GROUPS = re.compile(r"(?<![\d.])(\d{1,3})((?:,\d{3})+)(?![\d]|,\d)")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d+)")
 _OPENED = re.compile(r"[(\[]|\\\{")
@@ -91,6 +92,7 @@ def normalise(text: str) -> str:
         if mark in text:
             text = text.replace(mark, " ")
     text = _without_tail(_SPACES.sub(" ", text).strip())
+    text = _OTHER_GROUPS.sub(lambda groups: _NOT_DIGIT.sub("", groups[0]), text)
     text = _LATEX_GROUPS.sub(_joined, text)
     return _SPACE_GROUPS.sub(_joined, text).strip()
 

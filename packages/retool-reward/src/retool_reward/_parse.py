@@ -111,6 +111,10 @@ class _Parser(Atoms):
 
     def _ratio(self) -> Node:
         first = self._sum()
+        if self._take(r"\choose"):
+            return Node(Kind.CALL, (first, self._sum()), "binom")
+        if self._take(r"\over"):
+            return Node(Kind.DIV, (first, self._sum()))
         if not self._is(":"):
             return first
         parts = [first]

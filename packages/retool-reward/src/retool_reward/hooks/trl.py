@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from retool_reward._harness import recorded_turns, score, spans_of_messages
 from retool_reward._shape import Preset, Truncated
 
+_THREADS = 4
 
-async def _rewards(
+
+def _rewards(
     completions: Sequence[Any], columns: dict[str, Any], gold_column: str, preset: str, cut: str
 ) -> list[float | None]:
     golds = columns.get(gold_column)
@@ -21,22 +24,20 @@ async def _rewards(
     statuses = columns.get("status") or ["completed"] * len(completions)
 
     def one(completion: Any, gold: Any, record: Any, status: str) -> float | None:
-        turns = recorded_turns({"calls": record})
         _, reward = score(
             spans_of_messages(completion),
             gold,
-            tool_turns=turns,
+            tool_turns=recorded_turns({"calls": record}),
             status=status,
             preset=preset,
             truncated=cut,
         )
         return reward.total
 
-    jobs = (
-        asyncio.to_thread(one, *job)
-        for job in zip(completions, golds, calls, statuses, strict=True)
-    )
-    return list(await asyncio.gather(*jobs))
+    # threads, because a hard answer waits for a worker and the others need not
+    with ThreadPoolExecutor(_THREADS) as threads:
+        jobs = zip(completions, golds, calls, statuses, strict=True)
+        return list(threads.map(lambda job: one(*job), jobs))
 
 
 async def accuracy_reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
@@ -45,7 +46,7 @@ async def accuracy_reward(completions: Sequence[Any], **columns: Any) -> list[fl
     The gold is the data set's column `answer`. A completion is a string, or a list of messages
     whose roles say who spoke.
     """
-    return await _rewards(completions, columns, "answer", "outcome", "grade")
+    return await asyncio.to_thread(_rewards, completions, columns, "answer", "outcome", "grade")
 
 
 class RetoolReward:
@@ -68,6 +69,6 @@ class RetoolReward:
         self.truncated = Truncated(truncated).value
         self.__name__ = f"retool_{self.preset}"  # TRL logs rewards under this name
 
-    async def __call__(self, completions: Sequence[Any], **columns: Any) -> list[float | None]:
+    def __call__(self, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         """Return one reward per completion; None without a verdict."""
-        return await _rewards(completions, columns, self.gold_column, self.preset, self.truncated)
+        return _rewards(completions, columns, self.gold_column, self.preset, self.truncated)
