@@ -15,6 +15,10 @@ _COMMANDS = {
     "plan": ("retool_trainer.commands.plan", "show what a config would start; needs no hardware"),
     "doctor": ("retool_trainer.commands.doctor", "check this machine for a config; changes nothing"),
     "fetch": ("retool_trainer.commands.fetch", "get a config's model and data from the hub"),
+    "import-args": (
+        "retool_trainer.commands.import_args",
+        "turn a slime or vime launch script into a config",
+    ),
 }
 
 

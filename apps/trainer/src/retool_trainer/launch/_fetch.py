@@ -64,9 +64,7 @@ def fetch_item(item: FetchItem, say: Callable[[str], None]) -> Pin:
     if pin is not None:
         damaged = _damaged(folder, pin.files)
         if not damaged:
-            say(
-                f"ok    {item.repo} at {pin.commit[:12]}: {len(pin.files)} files in {folder}, verified"
-            )
+            say(_verified(pin, folder))
             return pin
         say(f"      {item.repo}: {', '.join(damaged)} missing or damaged; fetching again")
         for name in damaged:

@@ -1,0 +1,147 @@
+"""Scripts in the shape of the recipe become the shipped NPU config; no flag is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from retool_trainer.config import RunConfig, load_config
+from retool_trainer.launch.script import FLAGS, Gone, ImportArgsError, convert
+from retool_trainer.launch.script._parse import flags_of
+
+ROOT = Path(__file__).resolve().parents[4]
+SCRIPTS = Path(__file__).parent / "scripts"
+SFT = (SCRIPTS / "npu_sft.sh").read_text()
+RL = (SCRIPTS / "npu_rl.sh").read_text()
+
+
+def _converted(*texts: str) -> RunConfig:
+    return RunConfig.model_validate(convert(texts).tree)
+
+
+def _leaves(tree: Any, path: str = "") -> dict[str, Any]:
+    if isinstance(tree, dict):
+        found: dict[str, Any] = {}
+        for key, value in tree.items():
+            found |= _leaves(value, f"{path}.{key}".lstrip("."))
+        return found
+    return {path: tree}
+
+
+def test_the_recipes_scripts_give_the_shipped_npu_config() -> None:
+    imported = convert([RL, SFT]).tree  # in any order
+    shipped_config = load_config(ROOT / "configs" / "qwen3-4b-npu-a3.yaml")
+    shipped = shipped_config.model_dump(mode="json")
+    # Names of data sets are ours to choose; what they point to is compared below.
+    different = {
+        key: (value, _leaves(shipped).get(key))
+        for key, value in _leaves(imported).items()
+        if key not in {"name", "sft.phases", "rl.problems", "evaluation.sets"}
+        and not key.startswith("data.sets")
+        and _leaves(shipped).get(key) != value
+    }
+    assert different == {}
+    config = RunConfig.model_validate(imported)
+    assert config.sft is not None
+    assert config.rl is not None
+    assert config.evaluation == shipped_config.evaluation
+    sets = config.data.sets
+    for name, file in (
+        (config.sft.phases[0].data, "data/ReTool-SFT/data/train-00000-of-00001.parquet"),
+        (config.rl.problems, "data/dapo-math-17k/dapo-math-17k.jsonl"),
+        (config.evaluation.sets[0].data, "data/aime-2024/aime-2024.jsonl"),
+    ):
+        assert sets[name] == file
+        assert file in shipped["data"]["sets"].values()
+    # And far enough for that to mean something: all of the recipe's table is in the script.
+    assert len(_leaves(imported)) > 45
+
+
+def test_each_script_alone_is_a_config() -> None:
+    sft, rl = _converted(SFT), _converted(RL)
+    assert (sft.stages, sft.policy.world_size, sft.sft_policy.data_parallel) == (["sft"], 16, 4)
+    assert (rl.stages, rl.model.path) == (["rl"], "runs/sft/hf")
+    assert rl.policy.data_parallel == 2
+    assert rl.engine.replicas == 2
+
+
+def test_every_flag_of_the_scripts_is_set_or_said_to_be_gone() -> None:
+    converted = convert([SFT, RL])
+    assert converted.unknown == ()
+    for flag, _ in [*flags_of(SFT), *flags_of(RL)]:
+        assert (flag in converted.gone) == isinstance(FLAGS[flag], Gone)
+
+
+def test_flags_of_ray_and_in_comments_are_no_flags_of_the_trainer() -> None:
+    names = {flag for flag, _ in flags_of(SFT)}
+    assert "--head" not in names
+    assert "--resources" not in names
+    assert "--address" not in names
+    assert "--not-this-one" not in names
+
+
+def test_variables_and_defaults_are_filled_in() -> None:
+    flags = dict(
+        flags_of("A=x\nB_ARGS=(\n --hf-checkpoint ${A}/m --lr ${LR:-2e-6} --save $OUT\n)\n")
+    )
+    assert flags == {"--hf-checkpoint": ["x/m"], "--lr": ["2e-6"], "--save": ["$OUT"]}
+
+
+def test_an_unknown_flag_is_shown_and_not_swallowed() -> None:
+    assert convert([RL.replace("--balance-data", "--frobnicate 7")]).unknown == ("--frobnicate 7",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("--lr 1e-6", "--lr fast", "--lr fast"),
+        ("--global-batch-size 256", "--global-batch-size 100", "does not divide 256 samples"),
+        ("--actor-num-gpus-per-node 8", "--actor-num-gpus-per-node 6", "no multiple of TP x PP"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_named(old: str, new: str, expected: str) -> None:
+    with pytest.raises(ImportArgsError, match=expected):
+        convert([RL.replace(old, new)])
+
+
+def test_two_scripts_of_one_stage_are_refused() -> None:
+    with pytest.raises(ImportArgsError, match="two scripts for the stage rl"):
+        convert([RL, RL])
+
+
+def test_colocated_scripts_share_the_devices() -> None:
+    text = RL.replace("--rollout-num-gpus 8", "--colocate")
+    config = _converted(text)
+    assert config.engine.colocated
+    assert config.devices_per_node == 8
+    assert config.engine.replicas == 2
+
+
+def test_the_command_writes_a_config_that_plan_accepts(tmp_path: Path) -> None:
+    trainer = str(ROOT / "apps" / "trainer")
+    out = tmp_path / "mine.yaml"
+    scripts = [str(SCRIPTS / "npu_sft.sh"), str(SCRIPTS / "npu_rl.sh")]
+    done = subprocess.run(
+        [sys.executable, trainer, "import-args", *scripts, "--output", str(out)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "gone  --rotary-base: read from the checkpoint's config.json" in done.stderr
+    assert yaml.safe_load(out.read_text())["platform"] == "npu"
+    planned = subprocess.run(
+        [sys.executable, trainer, "plan", "--config", str(out)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert planned.returncode == 0, planned.stdout
