@@ -25,6 +25,9 @@ from retool_rollout import (
     rollout,
 )
 
+# The first test to run waits for the server to start.
+pytestmark = pytest.mark.timeout(900)
+
 TOLERANCE = 1e-4
 # Random weights end a turn by chance: every lower-case letter is a stop token, so turns have
 # about ten tokens.
@@ -182,7 +185,6 @@ async def test_what_the_server_refuses_is_said_clearly(engine, vllm_server, tiny
     assert (await engine.served_models())[vllm_server.url] == [str(tiny_qwen3)]
 
 
-@pytest.mark.timeout(600)
 async def test_a_server_killed_in_mid_flight_loses_and_doubles_nothing(
     engine, vllm_server, start_vllm, tiny_qwen3
 ):

@@ -14,6 +14,7 @@ from ._groups import Group, rollout_groups
 from ._limits import Limits
 from ._loop import Problem, rollout
 from ._metrics import RolloutMetrics, StallMeter
+from ._record import trajectory_from_dict, trajectory_to_dict
 from ._scripted import Latency, ScriptedEngine
 from ._sglang import SglangEngine
 from ._tokenizer import Tokenizer
@@ -57,4 +58,6 @@ __all__ = [
     "make_dialect",
     "rollout",
     "rollout_groups",
+    "trajectory_from_dict",
+    "trajectory_to_dict",
 ]

@@ -79,6 +79,18 @@ class Dialect(ABC):
     def observation_ids(self, replies: Sequence[str]) -> list[int]:
         """What follows a turn: framing, the replies, and the header of the next turn."""
 
+    def next_user_ids(self, text: str) -> list[int]:
+        """What follows a finished turn when the user speaks again."""
+        conversation: list[Mapping[str, Any]] = [
+            {"role": "user", "content": "U"},
+            {"role": "assistant", "content": "A"},
+            {"role": "user", "content": text},
+        ]
+        pieces = self._template.pieces(conversation)
+        position = pieces.index(("A", False)) + 1
+        opening = pieces[position][0].removeprefix(self.end_of_turn)
+        return self.tokenizer.encode_pieces([(opening, True), *pieces[position + 1 :]])
+
     @abstractmethod
     def parse(self, text: str) -> Turn:
         """Read a turn. Never raises, whatever the text; takes time linear in its length."""

@@ -1,7 +1,7 @@
 """Many trajectories at once: G per problem, bounded, streamed as groups finish."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 from zlib import crc32
@@ -36,7 +36,7 @@ async def rollout_groups(
     attempts: int = 1,
     metrics: RolloutMetrics | None = None,
     **options: Any,
-) -> AsyncIterator[Group[P]]:
+) -> AsyncGenerator[Group[P]]:
     """Roll out every problem `group_size` times and yield each group when its last trajectory ends.
 
     Leave the loop early with `contextlib.aclosing`, so that what is still running ends at once.

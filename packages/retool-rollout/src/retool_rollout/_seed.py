@@ -85,6 +85,12 @@ class SeedDialect(Dialect):
         text = "".join(f"\n\n<interpreter>\n{reply}\n</interpreter>\n\n" for reply in replies)
         return self.tokenizer.encode_text(text)
 
+    def next_user_ids(self, text: str) -> list[int]:
+        """A user turn in the example's layout."""
+        opening = ("\n<|im_start|>user", True)
+        closing = ("<|im_end|>\n<|im_start|>assistant", True)
+        return self.tokenizer.encode_pieces([opening, (text, False), closing])
+
     def nudge_ids(self) -> list[int]:
         """What a turn that neither calls nor answers is told."""
         return self.tokenizer.encode_text(_NUDGE)

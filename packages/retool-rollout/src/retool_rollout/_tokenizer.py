@@ -147,6 +147,25 @@ class Tokenizer:
             parts.append(self._plain.decode(run, skip_special_tokens=False))
         return "".join(parts)
 
+    def split(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token, for showing. A character of several tokens stands at its last."""
+        texts: list[str] = []
+        pending: list[int] = []
+        for token_id in ids:
+            if token_id in self._added_ids:
+                texts.append(self._text_of[token_id])
+                pending = []
+                continue
+            pending.append(token_id)
+            text = self._plain.decode(pending, skip_special_tokens=False)
+            # A character has at most four bytes: what is still broken then stays broken.
+            if text.endswith("\ufffd") and len(pending) < 4:
+                texts.append("")
+                continue
+            texts.append(text)
+            pending = []
+        return texts
+
 
 def _remove_from_model(model: dict[str, Any], texts: set[str]) -> None:
     """Take the added tokens out of a BPE vocabulary, so that no merge can spell one."""

@@ -1,0 +1,85 @@
+"""Try a model by hand: every turn, call and result is shown as it comes."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from ._dialect import Dialect
+from ._engine import Engine, Generation, Sampling
+from ._framework import HookProblem
+from ._limits import Limits
+from ._loop import rollout
+from ._tools import ToolExecutor, ToolReply, ToolSession
+from ._trajectory import Trajectory
+
+Show = Callable[[str, str], None]
+"""(who speaks: "policy", "tool" or "end"; the text)"""
+
+
+class _ShownEngine:
+    """Shows each turn when it has been sampled."""
+
+    def __init__(self, engine: Engine, dialect: Dialect, show: Show) -> None:
+        self._engine, self._dialect, self._show = engine, dialect, show
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: Sampling, *, session_id: str
+    ) -> Generation:
+        made = await self._engine.generate(prompt_ids, sampling, session_id=session_id)
+        self._show("policy", self._dialect.turn_text(made.ids))
+        return made
+
+
+class _ShownTools:
+    """Shows each result when it is there."""
+
+    def __init__(self, tools: ToolExecutor, show: Show) -> None:
+        self._tools, self._show = tools, show
+
+    @property
+    def specs(self) -> Sequence[Mapping[str, Any]]:
+        return self._tools.specs
+
+    async def execute(self, name: str, arguments: str | Mapping[str, Any]) -> ToolReply:
+        reply = await self._tools.execute(name, arguments)
+        self._show("tool", f"[{reply.outcome}] {reply.text}")
+        return reply
+
+    def session(self) -> AbstractAsyncContextManager[ToolSession]:
+        return self._tools.session()
+
+
+async def chat(
+    questions: AsyncIterator[str],
+    *,
+    engine: Engine,
+    tools: ToolExecutor,
+    dialect: Dialect,
+    limits: Limits,
+    sampling: Sampling,
+    show: Show,
+) -> list[Trajectory]:
+    """Answer one question after another; each continues the conversation, token for token."""
+    done: list[Trajectory] = []
+    prompt_ids: list[int] | None = None
+    async for question in questions:
+        messages = [{"role": "user", "content": question}]
+        if done:
+            prompt_ids = [*done[-1].ids, *dialect.next_user_ids(question)]
+        trajectory = await rollout(
+            HookProblem(problem_id=f"chat-{len(done) + 1}", messages=messages),
+            engine=_ShownEngine(engine, dialect, show),
+            tools=_ShownTools(tools, show),
+            dialect=dialect,
+            limits=limits,
+            sampling=sampling,
+            prompt_ids=prompt_ids,
+        )
+        ending = f"{trajectory.status.value}: {trajectory.stop_reason.value}"
+        show(
+            "end",
+            f"{ending}, {trajectory.num_sampled} tokens"
+            + (f"; {trajectory.error}" if trajectory.error else ""),
+        )
+        done.append(trajectory)
+    return done
