@@ -64,7 +64,7 @@ def test_the_recipes_scripts_give_the_shipped_npu_config() -> None:
 
 def test_each_script_alone_is_a_config() -> None:
     sft, rl = _converted(SFT), _converted(RL)
-    assert (sft.stages, sft.policy.world_size, sft.sft_policy.data_parallel) == (["sft"], 16, 4)
+    assert (sft.stages, sft.policy.world_size, sft.policy.data_parallel) == (["sft"], 16, 4)
     assert (rl.stages, rl.model.path) == (["rl"], "runs/sft/hf")
     assert rl.policy.data_parallel == 2
     assert rl.engine.replicas == 2

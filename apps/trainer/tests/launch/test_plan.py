@@ -66,8 +66,8 @@ def test_the_engines_follow_the_policy_over_the_nodes() -> None:
     [
         ("qwen3-4b-npu-a2", ["policy.tensor_parallel=3"], "does not divide the model's 32 attent"),
         ("qwen3-4b-npu-a2", ["engine.tensor_parallel=16"], "model's 8 key/value heads"),
-        ("qwen3-4b-npu-a2", ["devices_per_node=4"], "rl needs 8 devices (policy 4, engines 4)"),
-        ("qwen3-4b-npu-a2", ["sft.data_parallel=4"], "sft needs 16 devices"),
+        ("qwen3-4b-npu-a2", ["devices_per_node=4"], "needs 8 devices (policy 4, engines 4)"),
+        ("qwen3-4b-npu-a2", ["policy.data_parallel=4"], "needs 20 devices"),
         (
             "qwen3-4b-npu-a2",
             ["policy.pipeline_parallel=5"],

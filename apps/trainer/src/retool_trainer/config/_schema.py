@@ -184,8 +184,6 @@ class SftConfig(Section):
 
     phases: list[SftPhase] = Field(min_length=1)
     batch_size: PositiveInt = 32
-    data_parallel: PositiveInt | None = None
-    """SFT alone: no engine runs, so its devices can train too. null is policy.data_parallel."""
     max_tokens: PositiveInt = 9216
     """Rows longer than this are dropped and counted, never cut."""
     pack: bool = False
@@ -411,13 +409,6 @@ class RunConfig(Section):
             if isinstance(rl, dict) and rl.get("start_from"):
                 return {**tree, "stages": ["rl"]}
         return tree
-
-    @property
-    def sft_policy(self) -> PolicyConfig:
-        """The policy's layout while SFT runs."""
-        if self.sft is None or self.sft.data_parallel is None:
-            return self.policy
-        return self.policy.model_copy(update={"data_parallel": self.sft.data_parallel})
 
     @model_validator(mode="after")
     def _stages_are_described(self) -> RunConfig:

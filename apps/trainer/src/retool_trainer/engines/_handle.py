@@ -37,6 +37,8 @@ class EngineHandle:
                 "/collective_rpc",
                 body={"method": "reload_weights", "kwargs": {"weights_path": str(folder)}},
             )
+            # Without it a head tied to the embedding keeps its old packed weights on CPU.
+            await self.vllm.control("/collective_rpc", body={"method": "repack_tied_head"})
             await self.resume(weight_version)
 
     async def pause(self) -> None:

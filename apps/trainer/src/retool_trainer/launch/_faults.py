@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from retool_trainer.config import PolicyConfig, RunConfig
+from retool_trainer.config import RunConfig
 from retool_trainer.platform import Platform
 
 from ._memory import MemoryEstimate
@@ -16,13 +16,8 @@ def layout_faults(
 ) -> list[str]:
     """Parallel layouts that do not divide the model, the devices or the batch."""
     found: list[str] = []
-    layouts: dict[str, PolicyConfig] = {}
-    if "sft" in config.stages:
-        layouts["sft"] = config.sft_policy
-    if "rl" in config.stages:
-        layouts["rl"] = config.policy
     engine = config.engine
-    serves = engine.kind == "vllm" and "rl" in config.stages
+    serves = engine.kind == "vllm"
     if size is not None:
         found += _divisions(config.policy.tensor_parallel, "policy.tensor_parallel", size)
         if size.num_layers % config.policy.pipeline_parallel:
@@ -35,17 +30,16 @@ def layout_faults(
     # Cores are no devices that a rank owns: Ray shares them out by itself.
     if config.platform != "cpu":
         total = nodes * devices_per_node
-        for stage, policy in layouts.items():
-            engines = engine.replicas * engine.tensor_parallel if stage == "rl" and serves else 0
-            shared = engine.colocated and stage == "rl"
-            needed = max(policy.world_size, engines) if shared else policy.world_size + engines
-            if needed > total:
-                found.append(
-                    f"{stage} needs {needed} devices (policy {policy.world_size}, engines "
-                    f"{engines}{', shared' if shared else ''}), but {nodes} node(s) x "
-                    f"{devices_per_node} are {total}; lower data_parallel or engine.replicas, or "
-                    "add devices"
-                )
+        policy = config.policy.world_size
+        engines = engine.replicas * engine.tensor_parallel if serves else 0
+        needed = max(policy, engines) if engine.colocated else policy + engines
+        if needed > total:
+            found.append(
+                f"the run needs {needed} devices (policy {policy}, engines "
+                f"{engines}{', shared' if engine.colocated else ''}), but {nodes} node(s) x "
+                f"{devices_per_node} are {total}; lower policy.data_parallel or engine.replicas, "
+                "or add devices"
+            )
         for key, width in (
             ("policy.tensor_parallel", config.policy.tensor_parallel),
             *([("engine.tensor_parallel", engine.tensor_parallel)] if serves else []),
@@ -142,7 +136,7 @@ def memory_faults(
             f"the largest part is {largest.name} with {largest.gib:.1f} GiB: "
             f"{_remedy(largest.name)}"
         )
-    serves = config.engine.kind == "vllm" and "rl" in config.stages
+    serves = config.engine.kind == "vllm"
     known = config.hardware.device_memory_gib is not None
     if serves and known and estimates and kv_cache_tokens < config.engine.max_model_len:
         found.append(
@@ -170,9 +164,9 @@ def notes(config: RunConfig, platform: Platform) -> tuple[str, ...]:
     """What can run, but a person may not expect."""
     found: list[str] = []
     if config.sft is not None and "sft" in config.stages:
-        if config.sft.max_tokens > config.sft_policy.tokens_per_microbatch:
+        if config.sft.max_tokens > config.policy.tokens_per_microbatch:
             found.append(
-                f"rows between {config.sft_policy.tokens_per_microbatch} "
+                f"rows between {config.policy.tokens_per_microbatch} "
                 f"(policy.tokens_per_microbatch) and {config.sft.max_tokens} tokens "
                 "(sft.max_tokens) will be dropped"
             )

@@ -135,7 +135,7 @@ def engine_items(size: ModelSize, config: RunConfig) -> tuple[tuple[MemoryItem, 
 
 def host_estimate(size: ModelSize, config: RunConfig, ranks_per_node: int) -> MemoryEstimate:
     """Host memory of the fullest node, which also runs the driver."""
-    policy = config.sft_policy if config.sft is not None else config.policy
+    policy = config.policy
     engines = config.engine.replicas if config.engine.kind == "vllm" else 0
     items = [
         MemoryItem(

@@ -81,7 +81,7 @@ def make_plan(
     """
     platform = get_platform(config.platform)
     nodes = nodes or config.nodes
-    needed = max(policy_devices(config), config.sft_policy.world_size if _trains_sft(config) else 0)
+    needed = policy_devices(config)
     devices = devices or config.devices_per_node or -(-needed // nodes)
     faults: list[str] = []
     try:
@@ -122,14 +122,14 @@ def make_plan(
 
 
 def policy_devices(config: RunConfig) -> int:
-    """Devices that RL takes: policy and engines, which may share them."""
+    """Devices of policy and engines, which may share them."""
     engines = config.engine.replicas * config.engine.tensor_parallel if _serves(config) else 0
     policy = config.policy.world_size
     return max(policy, engines) if config.engine.colocated else policy + engines
 
 
 def _serves(config: RunConfig) -> bool:
-    return config.engine.kind == "vllm" and "rl" in config.stages
+    return config.engine.kind == "vllm"
 
 
 def _trains_sft(config: RunConfig) -> bool:
@@ -143,7 +143,7 @@ def _memory(
     found: list[MemoryEstimate] = []
     kv_tokens = 0
     if config.sft is not None and _trains_sft(config):
-        items = policy_items(size, config.sft_policy, config.sft.optimizer)
+        items = policy_items(size, config.policy, config.sft.optimizer)
         found.append(MemoryEstimate(where="device in sft", items=items, limit_gib=limit))
     if config.rl is not None and "rl" in config.stages:
         policy = policy_items(size, config.policy, config.rl.optimizer)
@@ -166,7 +166,7 @@ def _memory(
                     MemoryEstimate(where="policy device in rl", items=policy, limit_gib=limit),
                     MemoryEstimate(where="engine device in rl", items=engine, limit_gib=limit),
                 ]
-    ranks = min(devices, max(config.sft_policy.world_size, config.policy.world_size))
+    ranks = min(devices, config.policy.world_size)
     return (*found, host_estimate(size, config, ranks), disk_estimate(size, config)), kv_tokens
 
 
@@ -181,10 +181,10 @@ def _stages(config: RunConfig) -> tuple[StagePlan, ...]:
         found.append(
             StagePlan(
                 name="sft",
-                layout=_layout(config.sft_policy),
+                layout=_layout(config.policy),
                 budget=f"{phases}; batches of {config.sft.batch_size} rows of up to "
                 f"{config.sft.max_tokens} tokens; "
-                f"{config.sft_policy.tokens_per_microbatch} tokens a microbatch",
+                f"{config.policy.tokens_per_microbatch} tokens a microbatch",
             )
         )
     if config.rl is not None and "rl" in config.stages:

@@ -32,17 +32,15 @@ def seats(config: RunConfig, *, nodes: int, devices_per_node: int) -> tuple[Seat
             node, device = divmod(index, devices_per_node)
             found.append(Seat(stage=stage, who=who, node=node, device=device))
 
-    if "sft" in config.stages:
-        for rank in range(config.sft_policy.world_size):
-            sit("sft", f"policy {rank}", rank)
-    if "rl" in config.stages:
+    for stage in config.stages:
         for rank in range(config.policy.world_size):
-            sit("rl", f"policy {rank}", rank)
-        if config.engine.kind == "vllm":
-            first = 0 if config.engine.colocated else config.policy.world_size
-            width = config.engine.tensor_parallel
-            for engine in range(config.engine.replicas):
-                for shard in range(width):
-                    who = f"engine {engine} shard {shard}"
-                    sit("rl", who, first + engine * width + shard)
+            sit(stage, f"policy {rank}", rank)
+        if config.engine.kind != "vllm":
+            continue
+        # Engines also run during SFT, idle: they evaluate before it and after it.
+        first = 0 if config.engine.colocated else config.policy.world_size
+        width = config.engine.tensor_parallel
+        for engine in range(config.engine.replicas):
+            for shard in range(width):
+                sit(stage, f"engine {engine} shard {shard}", first + engine * width + shard)
     return tuple(found)

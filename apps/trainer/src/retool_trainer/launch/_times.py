@@ -40,7 +40,7 @@ def step_times(config: RunConfig, size: ModelSize) -> tuple[StepTime, ...]:
     found: list[StepTime] = []
     if config.sft is not None and "sft" in config.stages:
         tokens = config.sft.batch_size * config.sft.max_tokens * _MEAN_FILL
-        rate = config.sft_policy.world_size * hardware.train_tflops * 1e12
+        rate = config.policy.world_size * hardware.train_tflops * 1e12
         found.append(
             StepTime(
                 stage="sft",

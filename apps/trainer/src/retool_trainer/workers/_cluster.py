@@ -54,6 +54,7 @@ def cluster(config: RunConfig) -> Iterator[None]:
             ray.init(
                 address="local",
                 num_cpus=config.ray.num_cpus or _cpus_needed(config),
+                **platform.ray_init_arguments(config.devices_per_node),
                 include_dashboard=False,
                 object_store_memory=_LOCAL_OBJECT_STORE_BYTES,
                 runtime_env={"env_vars": environment},

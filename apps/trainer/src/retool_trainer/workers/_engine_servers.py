@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +37,10 @@ class _EngineServerActor:
         command = platform.vllm_command(
             config.engine, VllmLaunch(model=model, host=host, port=self._port, seed=config.seed)
         )
-        environment = {s.name: s.value for s in platform.environment("engine", config)}
         self._server = VllmServer(
             command,
             url=f"http://{host}:{self._port}",
-            environment=environment | config.engine.env,
+            environment=platform.process_environment("engine", config, os.environ),
             log_file=self._log_file,
         )
         self._server.wait_until_healthy(config.engine.start_timeout_s)
@@ -68,17 +69,24 @@ class _EngineServerActor:
 class EngineServers:
     """All replicas; empty for the embedded engine."""
 
-    def __init__(self, config: RunConfig, model: Path, log_folder: Path) -> None:
-        """Start the servers and wait until they serve."""
+    def __init__(
+        self,
+        config: RunConfig,
+        model: Path,
+        log_folder: Path,
+        options: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Start the servers and wait until they serve.
+
+        Args:
+            config: The run.
+            model: The weights to start from.
+            log_folder: For what the servers print.
+            options: Of each server's actor, from `place`.
+        """
         import ray
 
         self._config = config
-        platform = get_platform(config.platform)
-        options: dict[str, Any] = (
-            {"num_cpus": 1}
-            if config.platform == "cpu"
-            else platform.ray_options(config.engine.tensor_parallel)
-        )
         self._actors: list[Any] = []
         self.urls: list[str] = []
         self.num_restarts = 0
@@ -86,8 +94,8 @@ class EngineServers:
             return
         actor: Any = ray.remote(_EngineServerActor)
         self._actors = [
-            actor.options(**options).remote(config, index, str(log_folder / f"vllm-{index}.log"))
-            for index in range(config.engine.replicas)
+            actor.options(**option).remote(config, index, str(log_folder / f"vllm-{index}.log"))
+            for index, option in enumerate(options)
         ]
         self.urls = result(
             [actor.start.remote(str(model)) for actor in self._actors],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,8 @@ class _PolicyRank:
 
         config = self._config
         if self._rank == 0:
+            if self._sender is not None:
+                self._sender.close()
             receivers = [
                 HttpReceiver(url=url, num_processes=config.engine.tensor_parallel) for url in urls
             ]
@@ -107,19 +109,26 @@ class _PolicyRank:
 class PolicyGroup:
     """The policy as the driver sees it; every method is one call to all ranks."""
 
-    def __init__(self, config: RunConfig, hf_folder: Path) -> None:
-        """Start the ranks; they load in the background, and the first call waits for them."""
+    def __init__(
+        self, config: RunConfig, hf_folder: Path, options: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Start the ranks; they load in the background, and the first call waits for them.
+
+        Args:
+            config: The run.
+            hf_folder: The weights to start from.
+            options: Of each rank's actor, from `place`.
+        """
         import ray
 
         platform = get_platform(config.platform)
         environment = {item.name: item.value for item in platform.environment("policy", config)}
         actor: Any = ray.remote(_PolicyRank)
-        options = platform.ray_options() if config.platform != "cpu" else {"num_cpus": 1}
         self._ranks: list[Any] = [
-            actor.options(**options, runtime_env={"env_vars": environment}).remote(
+            actor.options(**option, runtime_env={"env_vars": environment}).remote(
                 rank, config, str(hf_folder)
             )
-            for rank in range(config.policy.world_size)
+            for rank, option in enumerate(options)
         ]
         address, port = result(
             self._ranks[0].rendezvous.remote(config.ports.policy),

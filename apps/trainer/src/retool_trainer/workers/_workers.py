@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from retool_trainer.config import RunConfig
+from retool_trainer.launch import place
 
 from ._engine_servers import EngineServers
 from ._policy_group import PolicyGroup
@@ -24,9 +25,10 @@ class Workers:
         """
         self._config, self._model = config, model
         with ExitStack() as stack:
-            self.policy = PolicyGroup(config, model)
+            placement = stack.enter_context(place(config))
+            self.policy = PolicyGroup(config, model, placement.policy)
             stack.callback(self.policy.close)
-            self.servers = EngineServers(config, model, log_folder)
+            self.servers = EngineServers(config, model, log_folder, placement.engines)
             stack.callback(self.servers.close)
             self.rollouts = Rollouts(config, model, self.servers.urls)
             stack.callback(self.rollouts.close)
@@ -52,8 +54,9 @@ class Workers:
 
     def broadcast(self, weight_version: int) -> None:
         """Send the policy's weights to every server over the collective backend."""
-        self.servers.ensure(self._model)
-        if not self._broadcasts:
+        restarted = self.servers.ensure(self._model)
+        if restarted or not self._broadcasts:
+            # A group with a member that died is of no use; all join a new one.
             self.policy.connect_engines(self.servers.urls)
             self._broadcasts = True
         self.rollouts.pause()

@@ -114,7 +114,7 @@ def _listening(root: Path) -> set[int]:
 def _all_reduce(case: Case) -> Finding:
     """In processes of their own, killed at the deadline: HCCL's own patience is two hours."""
     platform = get_platform(case.config.platform)
-    if case.config.policy.world_size == 1 and case.config.sft_policy.world_size == 1:
+    if case.config.policy.world_size == 1:
         return not_applicable(7, "all-reduce", "the policy is one process")
     module = "retool_trainer.launch.doctor.all_reduce"
     reply = case.machine.run(

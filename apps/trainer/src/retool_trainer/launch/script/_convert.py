@@ -221,5 +221,3 @@ def _layout(tree: dict[str, Any], scripts: Mapping[str, _Script]) -> None:
             devices = actors if colocated else actors + rollout
         tree["devices_per_node"] = max(tree.get("devices_per_node", 0), devices // nodes)
     policy["data_parallel"] = parallel.get("rl", parallel.get("sft", 1))
-    if "sft" in parallel and parallel["sft"] != policy["data_parallel"]:
-        tree["sft"]["data_parallel"] = parallel["sft"]

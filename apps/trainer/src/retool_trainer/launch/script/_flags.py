@@ -125,7 +125,9 @@ FLAGS: Mapping[str, Key | Layout | Gone] = {
     "--log-probs-chunk-size": Gone(why="chosen from the vocabulary"),
     "--use-distributed-optimizer": Key(key="policy.distributed_optimizer", convert=_yes),
     "--actor-num-nodes": Layout(key="nodes", convert=int),
-    "--actor-num-gpus-per-node": Layout(key="policy.data_parallel", convert=int),
+    "--actor-num-gpus-per-node": Layout(
+        key="policy.data_parallel", convert=int, note="of the RL script; SFT uses the same ranks"
+    ),
     "--rollout-num-gpus": Layout(key="engine.replicas", convert=int),
     "--rollout-num-gpus-per-engine": Key(key="engine.tensor_parallel", convert=int),
     "--colocate": Layout(key="engine.colocated"),
