@@ -249,3 +249,36 @@ def test_a_bound_that_a_loss_does_not_have_is_refused(loss: str) -> None:
 def test_every_estimator_of_the_configuration_exists() -> None:
     choices = typing.get_args(RlConfig.model_fields["advantage"].annotation)
     assert set(choices) == set(ADVANTAGES)
+
+
+@pytest.mark.parametrize("loss", ["clip", "gspo", "cispo"])
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "constant_length"])
+@given(data=st.data())
+def test_the_total_does_not_depend_on_microbatches_or_padding(
+    loss: str, aggregation: str, data: st.DataObject
+) -> None:
+    lengths = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    token = st.tuples(st.floats(-3, -0.01), st.floats(-1, 1), st.integers(0, 1))
+    rows = [data.draw(st.lists(token, min_size=n, max_size=n)) for n in lengths]
+    advantages = data.draw(st.lists(advantage, min_size=len(rows), max_size=len(rows)))
+    weights = token_weights([[t[2] for t in row] for row in rows], aggregation, constant_tokens=6)
+    token_loss = make_token_loss(rl(loss=loss))
+
+    def total(chosen: list[int], width: int) -> float:
+        def tensor(columns: list[list[float]]) -> Tensor:
+            padded = [column + [0.0] * (width - len(column)) for column in columns]
+            return torch.tensor(padded, dtype=torch.float64)
+
+        loss_BT, _ = token_loss(
+            Batch(
+                logprobs_BT=tensor([[t[0] for t in rows[i]] for i in chosen]),
+                old_logprobs_BT=tensor([[t[0] + t[1] for t in rows[i]] for i in chosen]),
+                mask_BT=tensor([[t[2] for t in rows[i]] for i in chosen]),
+                advantages_BT=tensor([[advantages[i]] * len(rows[i]) for i in chosen]),
+            )
+        )
+        return float((tensor([weights[i].tolist() for i in chosen]) * loss_BT).sum())
+
+    whole = total(list(range(len(rows))), max(lengths) + 2)
+    alone = sum(total([i], lengths[i]) for i in range(len(rows)))
+    assert alone == pytest.approx(whole, abs=1e-9)

@@ -205,6 +205,12 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
             calls=(dataclasses.replace(stored[5].calls[0], outcome="timed_out", ok=False),),
         )
         write_trajectories(trajectories_path(folder, "rl", step), stored)
+    for of, wrong in (("sft", 3), ("rl", 2)):
+        stored = [
+            build_record(seed, step=0, problem_id=f"heldout-{seed}", correct=seed % wrong > 0)
+            for seed in range(12)
+        ]
+        write_trajectories(trajectories_path(folder, f"evaluate-{of}-heldout", 0), stored)
     config = {"name": "quickstart", "seed": 0, "rl": {"steps": num_rl, "advantage": "grpo"}}
     (folder / "config.json").write_text(json.dumps(config))
     summary = {"wall_s": {"sft": 45.0, "rl": 75.0, "total": 140.0}}

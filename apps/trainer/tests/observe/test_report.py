@@ -113,6 +113,8 @@ def test_a_browser_shows_curves_comparison_and_tools(browser: Browser, report: P
         assert text in dom
     assert "93.0 %" not in dom
     assert re.search(r"\+2\d\.\d pp", dom), "the gain of RL in percentage points"
+    # Wrong after SFT: 0 3 6 9; after RL: the even ones.
+    assert "Of 12 problems, RL newly solves 2 and no longer solves 4." in dom
     assert len(Elements(dom).named("figure")) >= 18
     assert dom.count("<svg") == len(Elements(dom).named("figure"))
 
@@ -126,13 +128,13 @@ def test_text_of_a_model_stays_text(browser: Browser, report: Path) -> None:
 
 def test_samples_are_found_by_filters(browser: Browser, report: Path, tmp_path: Path) -> None:
     expected = {
-        "": 48,
-        "verdict=right": 33,
+        "": 72,
+        "verdict=right": 47,
         "verdict=ungraded": 0,
         "tool=error": 3,
         "tool=unused": 0,
         "where=rl%2C+step+20": 16,
-        "stop=answered": 48,
+        "stop=answered": 72,
         "q=HOSTILE": 3,
         "q=hostile+print&verdict=right&where=rl%2C+step+1": 1,
     }
@@ -151,13 +153,13 @@ def test_samples_are_found_by_filters(browser: Browser, report: Path, tmp_path: 
 def test_an_address_leads_to_what_was_looked_at(browser: Browser, report: Path) -> None:
     dom = browser.dom(f"{report.as_uri()}#samples?q=hostile&sort=length")
     body(dom)
-    assert re.search(r'id="sample-count">3 of 48', dom)
+    assert re.search(r'id="sample-count">3 of 72', dom)
     [shown] = Elements(dom).named("section", **{"class": "here"})
     assert shown["data-tab"] == "samples"
 
 
 def test_a_sample_shows_its_mask_and_both_log_probabilities(browser: Browser, report: Path) -> None:
-    dom = browser.dom(f"{report.as_uri()}#samples?sample=2&mode=gap")
+    dom = browser.dom(f"{report.as_uri()}#samples?sample=14&mode=gap")
     body(dom)
     classes = [found.get("class") for found in Elements(dom).named("div")]
     assert [c for c in classes if c and c.startswith("segment ")] == [
@@ -174,7 +176,7 @@ def test_a_sample_shows_its_mask_and_both_log_probabilities(browser: Browser, re
 def test_screenshots_show_a_page_and_not_a_blank(
     browser: Browser, report: Path, tmp_path: Path
 ) -> None:
-    for name, fragment in (("overview", ""), ("samples", "#samples?sample=2")):
+    for name, fragment in (("overview", ""), ("samples", "#samples?sample=14")):
         file = tmp_path / f"{name}.png"
         browser.photograph(report.as_uri() + fragment, file)
         picture = file.read_bytes()
@@ -193,7 +195,7 @@ def test_the_command_writes_the_file_and_says_where(
     assert match is not None
     data = json.loads(match[1])
     assert len(data["samples"]) <= 8
-    assert {sample["step"] for sample in data["samples"]} == {1, 20, 40}
+    assert {sample["step"] for sample in data["samples"]} == {0, 1, 20, 40}
     chart = data["charts"][0]
     assert chart["steps"] == [0, 8, 16, 24, 32, 40]
     assert (chart["series"][0]["values"][0], chart["series"][0]["values"][-1]) == (0.637, 0.93)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retool_trainer.observe import avg_at_n, clustered_wilson, pass_at_k
+from retool_trainer.observe import avg_at_n, clustered_wilson, paired_change, pass_at_k
 
 verdicts = st.lists(
     st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=8), min_size=1, max_size=8
@@ -86,3 +86,20 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
 def test_k_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="must be >= 1"):
         pass_at_k([[True]], 0)
+
+
+def test_a_change_is_measured_problem_by_problem() -> None:
+    before = {"a": [False], "b": [True], "c": [False, True], "d": [None], "e": [True]}
+    after = {"a": [True], "b": [False], "c": [True, True], "d": [True], "f": [True]}
+    # Differences 1, -1, 1/2: mean 1/6, sample deviation sqrt(13 / 12).
+    got = paired_change(before, after)
+    assert got.difference == pytest.approx(1 / 6)
+    half = 1.95996 * math.sqrt(13 / 12 / 3)
+    assert (got.low, got.high) == pytest.approx((1 / 6 - half, 1 / 6 + half), abs=1e-4)
+    assert (got.newly_right, got.newly_wrong, got.num_problems) == (2, 1, 3)
+
+
+def test_no_common_problem_is_no_change() -> None:
+    got = paired_change({"a": [True]}, {"b": [True]})
+    assert got.num_problems == 0
+    assert math.isnan(got.difference)

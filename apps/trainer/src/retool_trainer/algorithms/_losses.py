@@ -266,7 +266,7 @@ def make_token_loss(config: RlConfig) -> TokenLoss:
     """
     if config.dual_clip is not None and config.loss != "clip":
         raise ValueError(
-            f"rl.dual_clip bounds the loss `clip`; {config.loss!r} has no such bound, so set it to null"
+            f"rl.dual_clip bounds the loss `clip`; {config.loss!r} has no such bound; use null"
         )
     return TokenLoss(
         loss=config.loss,

@@ -7,11 +7,19 @@ from ._observer import Observer
 from ._records import Call, SampleRecord, Segment, make_record, split_segments, token_pieces
 from ._report import ReportError, write_report
 from ._sample_metrics import policy_metrics, sample_metrics
-from ._statistics import Estimate, avg_at_n, clustered_wilson, pass_at_k
+from ._statistics import (
+    Change,
+    Estimate,
+    avg_at_n,
+    clustered_wilson,
+    paired_change,
+    pass_at_k,
+)
 from ._trackers import Tracker, TrackerUnavailableError, make_trackers
 from ._trajectories import (
     forget_trajectories_after,
     read_trajectories,
+    read_verdicts,
     trajectories_path,
     write_trajectories,
 )
@@ -19,6 +27,7 @@ from ._trajectories import (
 __all__ = [
     "METRIC_KEYS",
     "Call",
+    "Change",
     "Console",
     "Estimate",
     "Metrics",
@@ -36,10 +45,12 @@ __all__ = [
     "make_trackers",
     "metric_pattern",
     "metrics_table",
+    "paired_change",
     "pass_at_k",
     "policy_metrics",
     "read_metrics",
     "read_trajectories",
+    "read_verdicts",
     "sample_metrics",
     "split_segments",
     "step_line",

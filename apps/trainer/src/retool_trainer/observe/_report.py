@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -13,7 +14,8 @@ from typing import Any
 from ._charts import comparison, evaluation_charts, metric_charts, tool_outcomes
 from ._metrics import read_metrics
 from ._records import SampleRecord
-from ._trajectories import read_trajectories
+from ._statistics import paired_change
+from ._trajectories import read_trajectories, read_verdicts
 
 # The page stays a few megabytes whatever the run: browsers open that at once.
 _MAX_FILES = 12
@@ -70,7 +72,7 @@ def report_data(run_dir: Path, *, max_samples: int, max_tokens: int) -> dict[str
     samples, num_stored = _choose_samples(run_dir, max_samples, max_tokens)
     return {
         "name": (config or {}).get("name") or run_dir.resolve().name,
-        "comparison": comparison(lines),
+        "comparison": [one | {"change": _change(run_dir, one["set"])} for one in comparison(lines)],
         "charts": evaluation_charts(lines) + metric_charts(lines),
         "outcomes": tool_outcomes(lines),
         "summary": _json_or_none(run_dir / "summary.json"),
@@ -82,6 +84,16 @@ def report_data(run_dir: Path, *, max_samples: int, max_tokens: int) -> dict[str
         "num_stored": num_stored,
         **_samples(samples),
     }
+
+
+def _change(run_dir: Path, name: str) -> dict[str, Any] | None:
+    """Compare the stored evaluations after SFT and after RL, problem by problem."""
+    folder = run_dir / "trajectories"
+    found = [sorted(folder.glob(f"evaluate-{of}-{name}/*.parquet")) for of in ("sft", "rl")]
+    if not all(found):
+        return None
+    before, after = (read_verdicts(files[-1]) for files in found)
+    return dataclasses.asdict(paired_change(before, after))
 
 
 def _choose_samples(

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-Verdicts = Sequence[Sequence[bool | None]]
+Verdicts_N = Sequence[bool | None]
+Verdicts = Sequence[Verdicts_N]
 
 # The two-sided 95 % point of the normal distribution.
 _Z = 1.959963984540054
@@ -95,6 +96,61 @@ def clustered_wilson(shares_P: Sequence[float], num_samples: int) -> tuple[float
     half = _Z / (1 + spread) * math.sqrt(p * (1 - p) / trials + spread / (4 * trials))
     # The bounds of p = 0 and p = 1 are exact; rounding must not move them.
     return (0.0 if p == 0 else max(0.0, centre - half), 1.0 if p == 1 else min(1.0, centre + half))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """How the same problems fared before and after, with a 95 % interval of the difference."""
+
+    difference: float
+    low: float
+    high: float
+    newly_right: int
+    """Problems with at most half of their samples right before, and more than half after."""
+    newly_wrong: int
+    num_problems: int
+    """With a graded sample on both sides."""
+
+
+def paired_change(before: Mapping[str, Verdicts_N], after: Mapping[str, Verdicts_N]) -> Change:
+    """Compare two models on the same problems.
+
+    The interval is that of the mean of per-problem differences (normal approximation): what the
+    problems have in common drops out, so it is narrower than two separate intervals suggest
+    (Miller 2024, arXiv 2411.00640, section 4.2).
+
+    Args:
+        before: Verdicts of each problem's samples, by problem.
+        after: The same for the other model; only problems that both have are compared.
+
+    Returns:
+        The change; NaN without a common problem, and without an interval for a single one.
+    """
+    pairs = [
+        (share, other)
+        for name, verdicts in before.items()
+        if name in after
+        and (share := _share(verdicts)) is not None
+        and (other := _share(after[name])) is not None
+    ]
+    differences = [other - share for share, other in pairs]
+    mean = statistics.fmean(differences) if differences else math.nan
+    half = math.nan
+    if len(differences) > 1:
+        half = _Z * statistics.stdev(differences) / math.sqrt(len(differences))
+    return Change(
+        difference=mean,
+        low=mean - half,
+        high=mean + half,
+        newly_right=sum(share <= 0.5 < other for share, other in pairs),
+        newly_wrong=sum(other <= 0.5 < share for share, other in pairs),
+        num_problems=len(pairs),
+    )
+
+
+def _share(verdicts_N: Verdicts_N) -> float | None:
+    graded = [verdict for verdict in verdicts_N if verdict is not None]
+    return sum(graded) / len(graded) if graded else None
 
 
 def _estimate(shares_P: Sequence[float], num_samples: int) -> Estimate:

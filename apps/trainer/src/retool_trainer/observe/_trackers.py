@@ -96,7 +96,11 @@ class TensorBoardTracker:
 
 
 class WandbTracker:
-    """Logs to a W&B project; `WANDB_MODE=offline` keeps everything in the run folder."""
+    """Logs to a W&B project; `WANDB_MODE=offline` keeps everything in the run folder.
+
+    A resumed run continues the same W&B run. What W&B was sent of steps after the checkpoint stays
+    there beside their repetition; metrics.jsonl has every step once.
+    """
 
     def __init__(
         self, project: str, run_dir: Path, *, run_name: str, run_config: dict[str, Any]

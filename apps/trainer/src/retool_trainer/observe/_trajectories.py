@@ -124,6 +124,15 @@ def read_trajectories(path: Path) -> Iterator[SampleRecord]:
                 yield _record(row)
 
 
+def read_verdicts(path: Path) -> dict[str, list[bool | None]]:
+    """Return the grades of each problem's trajectories, by problem; reads nothing else."""
+    table = pq.read_table(path, columns=["problem_id", "correct"])
+    verdicts: dict[str, list[bool | None]] = {}
+    for name, correct in zip(*table.to_pydict().values(), strict=True):
+        verdicts.setdefault(name, []).append(correct)
+    return verdicts
+
+
 def forget_trajectories_after(run_dir: Path, stage: str, step: int) -> int:
     """Delete the files of later steps, so that a resumed run writes them anew.
 

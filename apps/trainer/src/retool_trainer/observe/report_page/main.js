@@ -21,7 +21,7 @@ const ROWS = [["accuracy", "accuracy", "share", 1], ["tool_use", "tool use", "sh
 const EVALUATION = "Evaluation during RL";
 const STAGES = { baseline: "first weights", sft: "after SFT", rl: "after RL" };
 
-function comparisonTable({ set, stages }) {
+function comparisonTable({ set, stages, change: paired }) {
   const shown = Object.keys(STAGES).filter((stage) => stages[stage]);
   const keys = new Set(shown.flatMap((stage) => Object.keys(stages[stage])));
   const passes = [...keys].filter((key) => /^pass_at_\d+$/.test(key))
@@ -36,13 +36,21 @@ function comparisonTable({ set, stages }) {
             `${show(low, unit)} – ${show(stages[stage][`${key}_high`], unit)}`));
       });
       if (gain) cells.push(change(stages.sft[key], stages.rl[key], unit, better));
+      if (gain && paired && key === "accuracy" && paired.low !== null) {
+        cells.at(-1).append(element("div", { class: "range" },
+          `${points(paired.low)} – ${points(paired.high)}`));
+      }
       return element("tr", {}, element("td", {}, label), ...cells);
     });
   const head = ["", ...shown.map((stage) => STAGES[stage]), ...(gain ? ["SFT → RL"] : [])];
   return element("div", { class: "panel" }, element("b", {}, set), element("table", {},
     element("thead", {}, element("tr", {}, ...head.map((text) => element("th", {}, text)))),
-    element("tbody", {}, ...body)));
+    element("tbody", {}, ...body)),
+  paired ? element("p", { class: "range" }, `Of ${paired.num_problems} problems, RL newly solves `
+    + `${paired.newly_right} and no longer solves ${paired.newly_wrong}.`) : null);
 }
+
+const points = (value) => `${value > 0 ? "+" : ""}${(100 * value).toFixed(1)}`;
 
 function change(before, after, unit, better) {
   if (before === null || after === null || before === undefined || after === undefined) {
@@ -51,9 +59,9 @@ function change(before, after, unit, better) {
   if (better === null) return element("td", {});
   const delta = after - before;
   const good = better * delta;
-  const text = unit === "share" ? `${(100 * delta).toFixed(1)} pp` : show(delta, unit);
+  const text = unit === "share" ? `${points(delta)} pp` : `${delta > 0 ? "+" : ""}${show(delta, unit)}`;
   return element("td", { class: good > 0 ? "up" : good < 0 ? "down" : "" },
-    `${delta > 0 ? "+" : ""}${text}`);
+    text);
 }
 
 function overview() {
