@@ -21,8 +21,9 @@ VERL = [
 ]
 # The last release line whose rubric functions have the classic signature.
 VERIFIERS = [
-    *("verifiers==0.1.14", "openai==2.54.0", "anthropic==0.117.0", "jiter==0.18.0"),
-    *("sniffio==1.3.1", "docstring-parser==0.18.0", "tenacity==9.1.4", "python-dotenv==1.2.4"),
+    *("verifiers==0.1.14", "openai==2.54.0", "anthropic==2.14.0", "httpx2==2.16.2"),
+    *("jiter==0.19.0", "sniffio==1.3.1", "docstring-parser==0.18.0", "tenacity==9.2.1"),
+    "python-dotenv==1.2.4",
 ]
 _INSTALL_TIME_S = 180
 _RUN_TIME_S = 280

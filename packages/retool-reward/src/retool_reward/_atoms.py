@@ -310,8 +310,10 @@ class Atoms(Reader, ABC):
         if token.text == "|":
             self._next()
             self._bars += 1
+            in_set, self._in_set = self._in_set, False
             inside = self._sum()
             self._bars -= 1
+            self._in_set = in_set
             self._expect("|")
             return Node(Kind.CALL, (inside,), "abs")
         if token.text == "..." and left is None:
@@ -320,19 +322,17 @@ class Atoms(Reader, ABC):
         raise ParseError(f"unexpected {token.text!r}")
 
     def _enclosed(self, opening: str) -> Node:
+        if opening == r"\{":
+            return self._set()
         closings = CLOSING[opening]
         bars, self._bars = self._bars, 0
-        if self._take(*closings):
-            self._bars = bars
-            if opening == r"\{":
-                return Node(Kind.SET)
+        in_set, self._in_set = self._in_set, False
+        if self._is(*closings):
             raise ParseError("empty brackets")
         inside = self.answer()
         closing = self._expect(*closings).text
-        self._bars = bars
+        self._bars, self._in_set = bars, in_set
         items = inside.args if inside.kind is Kind.LIST else (inside,)
-        if opening == r"\{":
-            return Node(Kind.SET, items)
         if len(items) == 1:
             if opening + closing not in ("()", "[]"):
                 raise ParseError(f"unbalanced {opening} {closing}")
@@ -340,6 +340,23 @@ class Atoms(Reader, ABC):
         if opening == r"\langle":
             return Node(Kind.TUPLE, items, "()")
         return Node(Kind.TUPLE, items, opening + closing)
+
+    def _set(self) -> Node:
+        """Parse a set's members, or for { x | x > 2 } the condition that makes it."""
+        if self._take(r"\}"):
+            return Node(Kind.SET)
+        bars, self._bars = self._bars, 0
+        in_set, self._in_set = self._in_set, True
+        inside = self.answer()
+        self._in_set = False
+        if self._take("|", ":"):
+            inside = self.answer()
+            self._expect(r"\}")
+            self._bars, self._in_set = bars, in_set
+            return inside
+        self._expect(r"\}")
+        self._bars, self._in_set = bars, in_set
+        return Node(Kind.SET, inside.args if inside.kind is Kind.LIST else (inside,))
 
     def _matrix(self) -> Node:
         name = self._environment()

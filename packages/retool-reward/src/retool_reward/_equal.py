@@ -25,6 +25,18 @@ _PREFIX = re.compile(
 )
 _LETTER_DIGITS = re.compile(r"([\dA-Z]*[A-Z][\dA-Z]*)_\{?(1[1-9]|2\d|3[0-6])\}?")
 _SYMPY_I = re.compile(r"(?<![A-Za-z\\])I(?![A-Za-z])")
+_CHOICES = re.compile(r"\(?[A-J]\)?(?:\s*(?:,\s*and\b|,|;|&|\band\b|\s)\s*\(?[A-J]\)?)+")
+_COMPACT_CHOICES = re.compile("[A-J]{2,6}")
+# Words that are mathematics.
+_ALIASES = {
+    "all real numbers": r"\mathbb{R}",
+    "all reals": r"\mathbb{R}",
+    "the empty set": r"\emptyset",
+    "empty set": r"\emptyset",
+    "no solution": r"\emptyset",
+    "no solutions": r"\emptyset",
+}
+_MAX_ALIAS_CHARS = 40
 _PROSE_WORDS = 5
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _WORDS = re.compile(r"[^\W\d_]{2,}")
@@ -67,14 +79,19 @@ def compare_texts(
         return Verdict(None, "value", gold_unparsable=True)
     if not mine:
         return Verdict(False, "spelling")
-    if _PLAIN_WORDS.fullmatch(as_text(theirs)) and _same_words(mine, theirs):
+    if _same_words(mine, theirs) and _is_wordy(mine, theirs):
         return Verdict(True, "text")
+    gold_choices = _choices(theirs)
+    if gold_choices is not None and (pred_choices := _choices(mine, compact=True)) is not None:
+        return Verdict(pred_choices == gold_choices, "choice")
     gold_choice, pred_choice = _choice(theirs), _choice(mine)
     if gold_choice is not None:
         if pred_choice is not None:
             return Verdict(pred_choice[0] == gold_choice[0], "choice")
         if gold_choice[1]:
             theirs = gold_choice[1]  # the gold is `(C) 42` and the answer may be 42
+    elif pred_choice is not None and pred_choice[1]:
+        mine = pred_choice[1]  # and the other way round
     golds = [_parsed(reading, max_depth) for reading in readings(theirs, is_gold=True)]
     if not any(golds):
         return _compare_words(mine, theirs)
@@ -121,6 +138,8 @@ def _plain(text: str) -> str:
     prefix = _PREFIX.match(text)
     if prefix is not None:
         text = text[prefix.end() :]
+    if len(text) < _MAX_ALIAS_CHARS and (alias := _ALIASES.get(as_text(text))) is not None:
+        return alias
     digits = _LETTER_DIGITS.fullmatch(_STYLED.sub(r"\1", text))
     if digits is None:
         return text
@@ -145,6 +164,22 @@ def _choice(text: str) -> tuple[str, str] | None:
         return (letter[1] or letter[2]).upper(), ""
     both = _LETTER_WITH_TEXT.fullmatch(text)
     return None if both is None else ((both[1] or both[2]), both[3])
+
+
+def _choices(text: str, *, compact: bool = False) -> frozenset[str] | None:
+    """Return the letters of a list of choices: `A, C`, `(A) and (C)`, or compact `AC`."""
+    text = _STYLED.sub(r" \1 ", text).strip()
+    if _CHOICES.fullmatch(text) or (compact and _COMPACT_CHOICES.fullmatch(text)):
+        return frozenset(re.findall("[A-J]", text))
+    return None
+
+
+def _is_wordy(pred: str, gold: str) -> bool:
+    """Whether two texts of the same words are words, not products of variables."""
+    words = as_text(gold)
+    if _PLAIN_WORDS.fullmatch(words):
+        return True
+    return bool(_STYLED.search(pred + gold)) and len(words) > 1 and words.isalpha()
 
 
 def _same_words(pred: str, gold: str) -> bool:

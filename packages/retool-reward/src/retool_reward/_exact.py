@@ -11,6 +11,7 @@ from ._node import Kind, Node
 
 # Beyond this a number is compared by its residues and its size, not by its digits.
 _MAX_BITS = 10_000
+_MAX_EXPONENT_BITS = 100_000
 _MAX_FACTORIAL = 2_000
 _PRIME_BITS = 89
 _MILLER_RABIN_ROUNDS = 24
@@ -173,12 +174,22 @@ def _remainder(node: Node, modulus: int) -> int:
         case Kind.MUL:
             return math.prod(_remainder(factor, modulus) for factor in node.args) % modulus
         case Kind.POW:
-            exponent = _whole(node.args[1])
+            exponent = _long_whole(node.args[1])
             if exponent < 0:
                 raise NotExact("negative power")
             return pow(_remainder(node.args[0], modulus), exponent, modulus)
         case _:
             return _whole(node) % modulus
+
+
+def _long_whole(node: Node) -> int:
+    """Return a whole number of up to 100,000 bits, which only an exponent may have."""
+    if node.kind is not Kind.POW:
+        return _whole(node)
+    base, power = _whole(node.args[0]), _long_whole(node.args[1])
+    if not 0 <= power * base.bit_length() <= _MAX_EXPONENT_BITS:
+        raise NotExact("exponent")
+    return base**power
 
 
 # --- residues ---

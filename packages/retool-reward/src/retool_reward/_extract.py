@@ -67,6 +67,10 @@ def _boxes(text: str) -> list[_Box]:
             at = number.end()
             continue
         end = _closing_brace(text, opening.end())
+        if end is None and "\\{" not in text[opening.end() :]:
+            # `\boxed{185\}`: a stray backslash, not an escaped brace, if none was opened
+            stray = text.find("\\}", opening.end())
+            end = stray + 2 if stray >= 0 and BREAK not in text[opening.end() : stray] else None
         if end is None:
             # Nothing after an open box can be trusted to stand outside of it.
             boxes.append(_Box(opening.start(), len(text), None))

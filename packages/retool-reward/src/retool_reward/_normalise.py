@@ -71,7 +71,11 @@ _ROOTS = {"√": "\\sqrt", "∛": "\\sqrt[3]", "∜": "\\sqrt[4]"}
 # One reading of a group of digits: 1,234,567 with comma, \, \! {,} space or ~ between.
 _GAP = r"(?:\{,\}|,\s*\\!|,?\s*\\[,;:! ]|,?~|\\thinspace\s*)"
 _LATEX_GROUPS = re.compile(rf"(?<![\d.])(\d{{1,3}})((?:{_GAP}\s*\d{{3}})+)(?!\d)")
-_SPACE_GROUPS = re.compile(r"(?<![\d.,^_/)}])(\d{1,3})((?: \d{3})+)(?![\d/]| \d|\s*\\[dt]?frac)")
+_SPACE_GROUPS = re.compile(
+    r"(?<![\d.,^_/)}])(\d{1,3})((?: \d{3})+)(?![\d/]| \d+(?!\d*/)|\s*\\[dt]?frac)"
+)
+_LETTER_TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
+_ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)$")
 _OTHER_GROUPS = re.compile(r"(?<![\w.])\d{1,3}(?:(?:\.\d{3}){2,}|(?:_\d{3})+)(?![\w.])")
 _COMMA_GROUPS = re.compile(r"(?<![\d.])(\d{1,3})((?:,\d{3})+)(?![\d]|,\d)")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d+)")
@@ -87,11 +91,12 @@ def normalise(text: str) -> str:
     """Return `text` in plain ASCII LaTeX as far as there is one, without decoration."""
     if not text.isascii():
         text = _ascii(text)
-    text = text.replace("\\$", " ").replace("$", " ")
+    text = text.replace("\\$", " ").replace("$", " ").replace("\\pounds", " ")
     for mark in ("\\(", "\\)", "\\[", "\\]", "\\displaystyle", "\\textstyle", "\\limits"):
         if mark in text:
             text = text.replace(mark, " ")
     text = _without_tail(_SPACES.sub(" ", text).strip())
+    text = _ORDINAL.sub("", _LETTER_TIMES.sub(r" \\times ", text))
     text = _OTHER_GROUPS.sub(lambda groups: _NOT_DIGIT.sub("", groups[0]), text)
     text = _LATEX_GROUPS.sub(_joined, text)
     return _SPACE_GROUPS.sub(_joined, text).strip()

@@ -115,7 +115,7 @@ class _Parser(Atoms):
             return Node(Kind.CALL, (first, self._sum()), "binom")
         if self._take(r"\over"):
             return Node(Kind.DIV, (first, self._sum()))
-        if not self._is(":"):
+        if self._in_set or not self._is(":"):
             return first
         parts = [first]
         while self._take(":"):
@@ -189,7 +189,7 @@ class _Parser(Atoms):
                 or token.text in (r"\sqrt", r"\pi", r"\infty", r"\begin", r"\overline", r"\langle")
             )
         if token.text == "|":
-            return self._bars == 0
+            return self._bars == 0 and not self._in_set
         return token.kind == "op" and token.text in ("(", "[", "{")
 
     def _juxtaposed(self, left: Node) -> Node:
@@ -293,7 +293,10 @@ class _Parser(Atoms):
             if self._is("^", "**"):
                 self._next()
                 if self._degree_mark():
-                    node = Node(Kind.QUANTITY, (node,), "deg")
+                    scale = "deg"
+                    if self.peek.kind == "sym" and self.peek.text in ("C", "F"):
+                        scale += self._next().text
+                    node = Node(Kind.QUANTITY, (node,), scale)
                 elif self._is("'") or self._is("*"):
                     node = Node(Kind.OPAQUE, (node,), self._next().text)
                 else:

@@ -13,6 +13,7 @@ class Reader:
         self._depth: int = 0
         self._max_depth = max_depth
         self._bars: int = 0
+        self._in_set = False
 
     def _enter(self) -> None:
         spend()

@@ -19,7 +19,7 @@ _CANONICAL = {
 _FILLER = frozenset({"square", "sq", "cubic", "cu", "per", "of", "a", "an", "the", "in", "total"})
 # Words that change what a number says. A text with one of them is no unit.
 _LOGIC_WORDS = (
-    "not no or and but if maybe either neither nor any all except unless when where otherwise for "
+    "not no or and but if maybe either neither nor all except unless when where otherwise for "
     "with without than less more least most between wrong false true undefined none impossible "
     "choose mod modulo base times plus minus over squared cubed half twice double divided by is "
     "are answer only solution solutions"

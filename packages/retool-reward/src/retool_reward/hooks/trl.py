@@ -23,7 +23,8 @@ def _rewards(
     calls = columns.get("calls") or [None] * len(completions)
     statuses = columns.get("status") or ["completed"] * len(completions)
 
-    def one(completion: Any, gold: Any, record: Any, status: str) -> float | None:
+    def one(job: tuple[Any, Any, Any, str]) -> float | None:
+        completion, gold, record, status = job
         _, reward = score(
             spans_of_messages(completion),
             gold,
@@ -37,7 +38,7 @@ def _rewards(
     # threads, because a hard answer waits for a worker and the others need not
     with ThreadPoolExecutor(_THREADS) as threads:
         jobs = zip(completions, golds, calls, statuses, strict=True)
-        return list(threads.map(lambda job: one(*job), jobs))
+        return list(threads.map(one, jobs))
 
 
 async def accuracy_reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
