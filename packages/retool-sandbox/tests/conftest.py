@@ -85,6 +85,30 @@ async def jailed(host: Host, request: pytest.FixtureRequest) -> AsyncIterator[Sa
         yield sandbox
 
 
+def children_of(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in text.split()]
+
+
+@pytest.fixture
+def family() -> "type[Family]":
+    return Family
+
+
+class Family:
+    """The processes of a sandbox, as the host sees them."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        worker = sandbox._worker
+        assert worker is not None
+        assert worker.pid is not None
+        self.keeper = worker.pid
+        (self.zygote,) = children_of(self.keeper)
+
+    def children(self) -> list[int]:
+        return children_of(self.zygote)
+
+
 def read_cases(name: str) -> list[dict[str, object]]:
     path = SHARED / "cases" / name
     if not path.exists():

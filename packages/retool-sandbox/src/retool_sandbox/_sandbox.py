@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 ALLOW_NONE = "RETOOL_SANDBOX_ALLOW_NONE"
 _ISOLATIONS = ("require", "best_effort", *(level.value for level in Level))
+ANSWER_GRACE_S = 10.0
 _TIERS = ("stdlib", "math", "science")
 
 logger = logging.getLogger(__name__)
@@ -169,6 +170,12 @@ class Sandbox:
         blobs = _blobs(code, stdin, files)
         return await self._on_loop(self._run(request, blobs))
 
+    async def review(self, code: str, policy: Policy) -> str | None:
+        """Why a policy would refuse a program, without running it; None if it would not."""
+        request = {**_request(self._limits, None, None, policy), "review_only": True}
+        result = await self._on_loop(self._run(request, _blobs(code, "", None)))
+        return result.detail if result.outcome is Outcome.REFUSED else None
+
     @asynccontextmanager
     async def session(self, *, limits: Limits | None = None) -> AsyncIterator["Session"]:
         """Open an interpreter whose variables persist from one run to the next."""
@@ -266,9 +273,12 @@ class Sandbox:
             answer = await worker.ask(
                 {**request, "session": session.session_id}, blobs, _deadline_s(request)
             )
-            had_state, session.has_state = session.has_state, not answer[0]["over"]
-            lost = answer[0]["over"] or (had_state and answer[0]["fresh"])
-        return _result(answer, worker.level, lost=lost)
+            head = answer[0]
+            lost = head["over"] or (session.has_state and head["fresh"])
+            result = _result(answer, worker.level, lost=lost)
+            # A turn that raised keeps the mark: the next one has to say that the state is lost.
+            session.has_state = not head["over"]
+        return result
 
     def _touch(self, session: "Session") -> None:
         self._sessions[session.session_id] = session
@@ -320,7 +330,8 @@ def _runner(worker: Worker) -> Callable[[str, Limits], Awaitable[RunResult]]:
 
 
 def _deadline_s(request: dict[str, Any]) -> float:
-    return float(request["limits"]["wall_time_s"]) + 10.0
+    # A zygote that is this late is stuck and is replaced.
+    return float(request["limits"]["wall_time_s"]) + ANSWER_GRACE_S
 
 
 def _request(
@@ -355,8 +366,8 @@ def _result(answer: Answer, level: str, *, lost: bool = False) -> RunResult:
     head, blobs = answer
     if head["outcome"] == "broken":
         raise SandboxError(f"the zygote could not start the run: {head['detail']}")
-    if head["outcome"] == "cancelled":
-        raise RunLost("the run was cancelled")
+    if head["outcome"] in ("cancelled", "lost"):
+        raise RunLost(head["detail"] or "the run was cancelled")
     out_head, out_tail, err_head, err_tail, value, trace = blobs
     cut_out, cut_err = head["cut"]
     truncated = [name for name, cut in (("stdout", cut_out), ("stderr", cut_err)) if cut > 0]

@@ -17,7 +17,6 @@ logger = logging.getLogger(__name__)
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 5.0
-ANSWER_GRACE_S = 10.0  # after the wall limit; a zygote this late is stuck and is replaced
 
 # Registers the package without running its __init__: the zygote needs none of the public API.
 _BOOT = (
@@ -148,6 +147,7 @@ class Worker(asyncio.Protocol):
 
     def kill(self) -> None:
         """End it at once; runs in flight raise RunLost."""
+        self.alive = False
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
 

@@ -190,6 +190,8 @@ def _start_zygote(
     os.close(pid_write)
     text = os.read(pid_read, 64)
     os.close(pid_read)
+    if text:
+        os.waitpid(helper, 0)
     return int(text) if text else helper
 
 

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import platform
+import signal
 from typing import Any
 
 CLONE_VM, CLONE_FILES = 0x100, 0x400
@@ -134,6 +135,18 @@ def pause_process(flags: int, stack: Any) -> int:
     if result < 0:
         raise fail("clone(init)")
     return int(result)
+
+
+def ignore_stopped_children() -> None:
+    """Set SA_NOCLDSTOP, which Python cannot: a stopped session must not wake the zygote."""
+    action = ctypes.create_string_buffer(256)
+    # struct sigaction of glibc on 64-bit machines: handler, 128 bytes of mask, flags.
+    flags = ctypes.c_int.from_buffer(action, 8 + 128)
+    if libc.sigaction(signal.SIGCHLD, None, action):
+        raise fail("sigaction")
+    flags.value |= 1
+    if libc.sigaction(signal.SIGCHLD, action, None):
+        raise fail("sigaction")
 
 
 def close_above(keep: list[int]) -> None:

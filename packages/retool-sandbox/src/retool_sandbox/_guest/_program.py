@@ -13,6 +13,7 @@ import json
 import linecache
 import os
 import random
+import signal
 import struct
 import sys
 import traceback
@@ -24,6 +25,7 @@ from ._review import review_source
 REPORT = struct.Struct(">iBII")  # exit code, flags, bytes of value, bytes of traceback
 HAS_VALUE, HAS_TRACEBACK, REFUSED = 1, 2, 4
 REFUSED_EXIT = 120
+_turn = {"busy": False, "interrupted": False}
 _SIZE = struct.Struct(">I")
 
 
@@ -194,17 +196,28 @@ def _exit_code(stop: SystemExit) -> int:
     return 1
 
 
+def _on_interrupt(*_: object) -> None:
+    """The turn's time is up: end the user's code, keep the variables."""
+    if _turn["busy"]:
+        _turn["interrupted"] = True
+        raise KeyboardInterrupt
+
+
 def _run(source: bytes, name: str, namespace: dict[str, Any]) -> tuple[int, str | None, str | None]:
     value: str | None = None
     trace: str | None = None
     code = 0
     try:
+        _turn["busy"] = True
         value = _execute(source, name, namespace)
+        _turn["busy"] = False
     except SystemExit as stop:
+        _turn["busy"] = False
         code = _exit_code(stop)
     except BaseException as error:  # noqa: BLE001  (whatever the program raised is its result)
+        _turn["busy"] = False
         code = 1
-        trace = _format(error)
+        trace = None if _turn["interrupted"] else _format(error)
     try:
         if trace is not None:
             sys.stderr.write(trace)
@@ -233,6 +246,9 @@ def main(link: int, session: bool) -> None:
     namespace = module.__dict__
     namespace["__builtins__"] = builtins
     sys.argv = ["main.py"]
+    sys.path.append(os.getcwd())  # last: a file of the program never shadows a library
+    if session:
+        signal.signal(signal.SIGINT, _on_interrupt)
     turn = 0
     while True:
         request = read_request(link)
@@ -240,6 +256,7 @@ def main(link: int, session: bool) -> None:
             os._exit(0)
         head, blobs = request
         turn += 1
+        _turn["interrupted"] = False
         if head.get("seed") is not None:
             reseed(head["seed"])
         code, value, trace, refused = 1, None, None, False
@@ -253,7 +270,9 @@ def main(link: int, session: bool) -> None:
             name = f"<code-{turn}>" if session else "<code>"
             policy = head.get("policy")
             reason = policy and review_source(blobs[0].decode("utf-8", "replace"), policy)
-            if reason:
+            if head.get("review_only"):
+                code, value, refused = 0, reason or None, bool(reason)
+            elif reason:
                 code, value, refused = REFUSED_EXIT, reason, True
             else:
                 code, value, trace = _run(blobs[0], name, namespace)

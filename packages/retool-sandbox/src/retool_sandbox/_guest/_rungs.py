@@ -25,7 +25,7 @@ class Jail:
     """No isolation: rlimits and the memory watch. The base of the others."""
 
     level = "none"
-    own_root = False
+    filters = False
     limits_in_child = False  # where the child has another uid than the zygote
 
     def __init__(self, view: View, config: dict[str, Any], proc_fd: int) -> None:
@@ -183,6 +183,7 @@ class SeccompJail(Jail):
     """System calls are filtered; what the user may read stays readable."""
 
     level = "seccomp"
+    filters = True
 
     def _confine(self, serial: int, profile: dict[str, Any]) -> None:
         self._harden(profile)
@@ -220,7 +221,6 @@ class ChrootJail(SeccompJail):
     """For root on a kernel without Landlock: a copy of the library as root, a uid per child."""
 
     level = "chroot"
-    own_root = True
     limits_in_child = True
     first_uid = 1_700_000_000
 
@@ -248,7 +248,6 @@ class FullJail(SeccompJail):
     """Namespaces, a root of our own, Landlock where the kernel has it, seccomp."""
 
     level = "full"
-    own_root = True
 
     def __init__(self, view: View, config: dict[str, Any], proc_fd: int) -> None:
         super().__init__(view, config, proc_fd)

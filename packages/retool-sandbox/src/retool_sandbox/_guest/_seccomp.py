@@ -63,13 +63,15 @@ def _null(argument: int) -> list[Instruction]:
 
 
 def _special(pid: int, fork: bool) -> dict[str, list[Instruction]]:
-    only_me = _one_of(0, (pid,))
+    # A program that kills itself dies of SIGSYS, so that a SIGKILL always came from outside.
+    suicide = [(_JEQ, 0, 1, 9), _statement(_RET, _KILL), _YES]
+    only_me = [_statement(_LD, _low(0)), (_JEQ, 1, 0, pid), _deny()]
     thread = [_statement(_LD, _low(0)), (_JSET, 0, 1, _CLONE_THREAD), _YES, _deny()]
     process = [_statement(_LD, _low(0)), (_JSET, 0, 1, _CLONE_NAMESPACES), _deny(), _YES]
     return {
         # Signals to ourselves only; a tree of processes is alone in its pid namespace.
-        "kill": [_YES] if fork else only_me,
-        "tgkill": [_YES] if fork else only_me,
+        "kill": [_YES] if fork else [*only_me, _statement(_LD, _low(1)), *suicide],
+        "tgkill": [_YES] if fork else [*only_me, _statement(_LD, _low(2)), *suicide],
         "clone": process if fork else thread,
         "fork": [_YES if fork else _deny()],
         "vfork": [_YES if fork else _deny()],

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._frames import FrameReader, pack
+from . import _kernel as kernel
 from ._capture import Capture
 from ._cgroups import NoSlots, Slots
 from ._program import HAS_TRACEBACK, HAS_VALUE, REFUSED, REPORT
@@ -25,6 +26,7 @@ from ._rungs import Jail
 FLOOD_FACTOR = 16  # a program may write 16 times what is kept before it is killed
 TICK_S = 0.01  # pipes are emptied this often; a wake-up per print would cost more than the print
 MAX_REPORT_BYTES = 1 << 18
+INTERRUPT_GRACE_S = 0.1  # for a session's code to stop by itself and keep its variables
 EXIT_GRACE_S = 1.0  # a run that reported just in time may still be giving its memory back
 _SIZE = struct.Struct(">I")
 
@@ -63,6 +65,7 @@ class Child:
     slot: Any
     init_stack: Any
     session: bool = False
+    fork: bool = False
     job: "Job | None" = None
     reader: FrameReader = field(default_factory=lambda: FrameReader(MAX_REPORT_BYTES))
     ended: bool = False
@@ -112,7 +115,8 @@ class Zygote:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wake_read = wake_read
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _on_child)
+        kernel.ignore_stopped_children()
         os.set_blocking(fd, False)
         self._epoll.register(fd, select.EPOLLIN)
         self._epoll.register(wake_read, select.EPOLLIN)
@@ -225,6 +229,9 @@ class Zygote:
         now = time.monotonic()
         keep = limits["output_kib"] * 1024
         job = Job(head["id"], limits, now, self._cpu_time(child), Capture(keep), Capture(keep), fresh)
+        if not fresh:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGCONT)
         job.cpu_limit = limits["cpu_time_s"] or limits["wall_time_s"]
         child.job = job
         self._by_job[job.job_id] = child
@@ -252,6 +259,7 @@ class Zygote:
 
     def _take(self, profile: dict[str, Any], session: bool) -> Child:
         key = profile_key(profile)
+        self._reap()  # a spare may have been killed from outside
         if not session and key == self._default_key:
             while self._spares:
                 child = self._spares.pop()
@@ -289,7 +297,7 @@ class Zygote:
             os.close(fd)
         for fd in (link, out, err):
             os.set_blocking(fd, False)
-        child = Child(serial, pid, init_pid, link, out, err, key, slot, stack, session)
+        child = Child(serial, pid, init_pid, link, out, err, key, slot, stack, session, profile["fork"])
         self._children[pid] = child
         if init_pid:
             self._init_pids.add(init_pid)
@@ -404,16 +412,15 @@ class Zygote:
             job = child.job
             if kind == "wall" and job.report is not None:
                 heapq.heappush(self._deadlines, (now + EXIT_GRACE_S, job_id, "exit"))
-            elif kind in ("wall", "exit"):
-                job.verdict = job.verdict or "timed_out"
-                job.detail = job.detail or f"killed after {job.limits['wall_time_s']:g} s"
+            elif kind == "kill" and job.verdict == "timed_out":
+                job.detail = (job.detail or "").replace("interrupted", "killed")
                 self._kill(child)
+            elif kind in ("wall", "exit"):
+                self._time_out(child, job, f"after {job.limits['wall_time_s']:g} s")
             elif kind == "cpu" and job.report is None:
                 used = self._cpu_time(child) - job.cpu_before
                 if used >= job.cpu_limit:
-                    job.verdict = job.verdict or "timed_out"
-                    job.detail = job.detail or f"killed after {job.cpu_limit:g} s of CPU time"
-                    self._kill(child)
+                    self._time_out(child, job, f"after {job.cpu_limit:g} s of CPU time")
                 else:
                     wait = max(0.002, (job.cpu_limit - used) / 4)
                     heapq.heappush(self._deadlines, (now + wait, job_id, "cpu"))
@@ -423,6 +430,20 @@ class Zygote:
                 if child.job is not None:
                     self._drain(child, child.job)
                     self._watch(child, child.job)
+
+    def _time_out(self, child: Child, job: Job, when: str) -> None:
+        if job.verdict is not None:
+            return
+        job.verdict = "timed_out"
+        if child.session:
+            job.detail = f"interrupted {when}"
+            due = time.monotonic() + INTERRUPT_GRACE_S
+            heapq.heappush(self._deadlines, (due, job.job_id, "kill"))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGINT)
+        else:
+            job.detail = f"killed {when}"
+            self._kill(child)
 
     def _watch(self, child: Child, job: Job) -> None:
         reason = self._jail.over_quota(child.serial, child.pid, job.limits)
@@ -434,8 +455,11 @@ class Zygote:
         job = child.job
         assert job is not None
         self._drain(child, job)
-        if job.verdict is not None:
+        if job.verdict not in (None, "timed_out") or (job.detail or "").startswith("killed"):
             return  # being killed: the reaper finishes it
+        # Threads that a turn left behind must not run on between the turns.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGSTOP)
         cpu = self._cpu_time(child) - job.cpu_before
         peak = self._slots.peak_mib(child.slot) or self._jail.memory_mib(child.pid)
         self._reply(child, job, 0, cpu, peak)
@@ -454,7 +478,13 @@ class Zygote:
             elif number in (signal.SIGXCPU, signal.SIGKILL) and cpu >= job.cpu_limit:
                 job.verdict = "timed_out"
                 job.detail = f"killed after {job.cpu_limit:g} s of CPU time"
+            elif number == signal.SIGKILL and self._jail.filters and not child.fork:
+                job.verdict = "lost"
+                job.detail = "the program's process was killed from outside"
             else:
+                if number == signal.SIGSYS and self._jail.filters:
+                    number = signal.SIGKILL  # its own, see _seccomp
+                    status = number
                 job.verdict = "died"
                 job.detail = f"killed by signal {number} ({signal.Signals(number).name})"
         self._reply(child, job, status, cpu, peak)
@@ -501,6 +531,10 @@ class Zygote:
             },
             blobs,
         )
+
+
+def _on_child(*_: object) -> None:
+    """Only there so that the wake-up descriptor is written to."""
 
 
 def profile_key(profile: dict[str, Any]) -> str:
