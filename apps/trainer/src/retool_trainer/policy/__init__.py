@@ -3,12 +3,14 @@
 from ._hf_config import CheckpointError, ModelDims, read_dims
 from ._policy import Policy
 from ._random_init import make_random_hf
+from ._reference import Reference
 from ._rows import Row, TokenBatch, TokenLoss, nll
 
 __all__ = [
     "CheckpointError",
     "ModelDims",
     "Policy",
+    "Reference",
     "Row",
     "TokenBatch",
     "TokenLoss",

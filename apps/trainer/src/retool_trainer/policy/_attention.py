@@ -1,7 +1,7 @@
 """Causal attention over packed rows: rotary embedding first, then the platform's kernel.
 
-Shapes: N tokens of all rows, H query heads of this rank, G key/value heads of this rank, D size of a
-head, B rows, T tokens of the longest.
+Shapes: N tokens of all rows, H query heads of this rank, G key/value heads of this rank, D size of
+a head, B rows, T tokens of the longest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from megatron.core.transformer.dot_product_attention import DotProductAttention
 from torch import Tensor
 from torch.nn import functional as F
 
-from ._hf_config import ModelDims
 from ._microbatches import Microbatch
 
 
@@ -40,7 +39,7 @@ def pack(microbatch: Microbatch, frequencies_F: Tensor, dtype: torch.dtype) -> P
 
     Args:
         microbatch: The rows.
-        frequencies_F: From `rotary_frequencies`; F = D / 2.
+        frequencies_F: From `_rotary.rotary_frequencies`; F = D / 2.
         dtype: Of the model's activations.
     """
     device = microbatch.ids_N.device
@@ -64,25 +63,6 @@ def pack(microbatch: Microbatch, frequencies_F: Tensor, dtype: torch.dtype) -> P
         pad_BT=pad.view(num_rows, width),
         unpad_N=unpad_N,
     )
-
-
-def rotary_frequencies(dims: ModelDims, device: str) -> Tensor:
-    """Angle per position of each pair of dimensions, [D / 2], float32.
-
-    theta ** (-2i / D) as in RoFormer (arXiv:2104.09864); `llama3` lowers the slow ones by a factor
-    and blends between two wavelengths (Llama 3.1's model card and transformers' rope utilities).
-    """
-    exponents = torch.arange(0, dims.head_dim, 2, dtype=torch.int64, device=device).float()
-    frequencies = 1.0 / (dims.rope_theta ** (exponents / dims.head_dim))
-    scaling = dims.rope_scaling
-    if scaling is None:
-        return frequencies
-    if scaling.kind == "linear":
-        return frequencies / scaling.factor
-    turns = scaling.original_max_positions * frequencies / (2 * torch.pi)
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    share = ((turns - low) / (high - low)).clamp(0.0, 1.0)
-    return frequencies / scaling.factor * (1 - share) + frequencies * share
 
 
 class RotaryAttention(torch.nn.Module):
@@ -151,15 +131,16 @@ class PaddedAttention(DotProductAttention):
         del attention_mask, attn_mask_type, attention_bias
         pad_BT, unpad_N = packed_seq_params.pad_BT, packed_seq_params.unpad_N
         num_rows, width = pad_BT.shape
-        grid = [
+        query_BHTD, key_BGTD, value_BGTD = (
             x.index_select(0, pad_BT.view(-1)).view(num_rows, width, x.size(1), -1).transpose(1, 2)
             for x in (query, key, value)
-        ]
+        )
         repeats = query.size(1) // key.size(1)
         if repeats > 1:
-            grid[1:] = [x.repeat_interleave(repeats, dim=1) for x in grid[1:]]
+            key_BGTD = key_BGTD.repeat_interleave(repeats, dim=1)
+            value_BGTD = value_BGTD.repeat_interleave(repeats, dim=1)
         context_BHTD = F.scaled_dot_product_attention(
-            *grid, is_causal=True, scale=self.softmax_scale
+            query_BHTD, key_BGTD, value_BGTD, is_causal=True, scale=self.softmax_scale
         )
         flat = context_BHTD.transpose(1, 2).reshape(num_rows * width, -1)
         return flat.index_select(0, unpad_N).unsqueeze(1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 import uuid
-import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,14 @@ from megatron.core.dist_checkpointing.strategies.torch import (
     mcore_to_pyt_state_dict,
 )
 from megatron.core.distributed import DistributedDataParallel
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer.optimizer import MegatronOptimizer
-from torch.distributed import checkpoint as torch_checkpoint
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save as save_state_dict
 
 from ._hf_config import CheckpointError, ModelDims
 from ._hf_files import replace_folder
+from ._muon import MuonAndAdamW
 
 # The optimizer's state is written by whole parameters, so that every layout can read it.
 _OPTIMIZER_FORMAT = {"distrib_optim_sharding_type": "fully_reshardable"}
@@ -43,9 +45,9 @@ class _InProcess(TorchDistSaveShardedStrategy):
         grouped, _, _ = _replace_state_dict_keys_with_sharded_keys(
             sharded_state_dict, keep_only_main_replica=True
         )
-        torch_checkpoint.save(
+        save_state_dict(
             mcore_to_pyt_state_dict(grouped, False),
-            storage_writer=torch_checkpoint.FileSystemWriter(checkpoint_dir),
+            storage_writer=FileSystemWriter(checkpoint_dir),
             planner=MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False),
         )
 
@@ -72,10 +74,13 @@ def save_checkpoint(
     dist.barrier()
     try:
         state = _sharded_state(model, optimizer, is_loading=False)
-        state["common"] = {"dims": _comparable(dims), "progress": progress}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            dist_checkpointing.save(state, str(draft), sharded_strategy=_InProcess("torch_dist", 1))
+        state["common"] = {
+            "dims": _comparable(dims),
+            "progress": progress,
+            "layout": _model_parallel_layout(),
+            "optimizer": _kind(optimizer),
+        }
+        dist_checkpointing.save(state, str(draft), sharded_strategy=_InProcess("torch_dist", 1))
         dist.barrier()
         if dist.get_rank() == 0:
             replace_folder(draft, folder)
@@ -104,15 +109,40 @@ def load_checkpoint(
         raise CheckpointError(f"{folder} is not a checkpoint: it has no metadata.json")
     common = dist_checkpointing.load_common_state_dict(str(folder))["common"]
     compare_dims(folder, common["dims"], dims)
+    if optimizer is not None and common["optimizer"] != _kind(optimizer):
+        raise CheckpointError(
+            f"{folder} has the state of {common['optimizer']}, but this stage uses "
+            f"{_kind(optimizer)}; set optimizer.name and policy.distributed_optimizer as they were"
+        )
     state = _sharded_state(model, optimizer, is_loading=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        loaded = dist_checkpointing.load(state, str(folder))
+    same_layout = common["layout"] == _model_parallel_layout()
+    if not same_layout:
+        # The generators belong to (pipeline, tensor) ranks, which are others now. Nothing in a step
+        # draws from them: the models here have no dropout.
+        del state["random"]
+    loaded: Any = dist_checkpointing.load(state, str(folder))
     model.module.load_state_dict(loaded["model"], strict=True)
     if optimizer is not None:
-        optimizer.load_state_dict(loaded["optimizer"])
-    _set_random_states(loaded["random"])
+        _load_optimizer(optimizer, loaded["optimizer"])
+    if same_layout:
+        _set_random_states(loaded["random"])
     return common["progress"]
+
+
+def _load_optimizer(optimizer: MegatronOptimizer, state: dict[str, Any]) -> None:
+    if not isinstance(optimizer, DistributedOptimizer):
+        optimizer.load_state_dict(state)
+        return
+    # Megatron 0.16 forgets that torch's Adam keeps a `step` with every parameter: it looks for one
+    # among the saved tensors, and it gives all parameters one shared step, which each of them then
+    # increments. So the tensors are loaded without steps, and every parameter gets its own.
+    tensors = state.pop("param_state")
+    optimizer.load_state_dict(state)
+    states: Any = optimizer.optimizer.state
+    steps = {param: values.pop("step").clone() for param, values in states.items()}
+    optimizer.load_parameter_state_from_fully_reshardable(tensors)
+    for param, step in steps.items():
+        states[param]["step"] = step
 
 
 def compare_dims(folder: Path, saved: dict[str, Any], dims: ModelDims) -> None:
@@ -134,13 +164,29 @@ def _comparable(dims: ModelDims) -> dict[str, Any]:
 def _sharded_state(
     model: DistributedDataParallel, optimizer: MegatronOptimizer | None, *, is_loading: bool
 ) -> dict[str, Any]:
-    sharded_model = model.module.sharded_state_dict()
+    module: Any = model.module
+    sharded_model = module.sharded_state_dict()
     state: dict[str, Any] = {"model": sharded_model, "random": _random_states()}
     if optimizer is not None:
         state["optimizer"] = optimizer.sharded_state_dict(
             sharded_model, is_loading=is_loading, metadata=_OPTIMIZER_FORMAT
         )
     return state
+
+
+def _kind(optimizer: MegatronOptimizer | None) -> str:
+    """Which optimizer's state it is; that of the distributed one is laid out differently."""
+    if optimizer is None:
+        return "no optimizer"
+    name = "muon" if isinstance(optimizer.optimizer, MuonAndAdamW) else "adam"
+    return f"{name}, distributed" if isinstance(optimizer, DistributedOptimizer) else name
+
+
+def _model_parallel_layout() -> tuple[int, int]:
+    return (
+        parallel_state.get_pipeline_model_parallel_world_size(),
+        parallel_state.get_tensor_model_parallel_world_size(),
+    )
 
 
 def _random_states() -> ShardedObject:
@@ -155,10 +201,7 @@ def _random_states() -> ShardedObject:
     return ShardedObject(
         "random",
         states,
-        (
-            parallel_state.get_pipeline_model_parallel_world_size(),
-            parallel_state.get_tensor_model_parallel_world_size(),
-        ),
+        _model_parallel_layout(),
         (pipeline, tensor),
         replica_id=parallel_state.get_data_parallel_rank(),
     )

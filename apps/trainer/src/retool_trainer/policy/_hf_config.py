@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 _ARCHITECTURES = {"qwen3": "Qwen3", "qwen2": "Qwen2", "llama": "Llama"}
-_ROPE_KINDS = ("default", "linear", "llama3")
 
 
 class CheckpointError(Exception):
@@ -91,9 +90,7 @@ def parse_dims(raw: dict[str, Any], path: Path) -> ModelDims:
         num_kv_heads=raw.get("num_key_value_heads") or num_heads,
         head_dim=head_dim,
         mlp_size=_positive(path, raw, "intermediate_size"),
-        norm_epsilon=float(raw["rms_norm_eps"])
-        if "rms_norm_eps" in raw
-        else _missing(path, "rms_norm_eps"),
+        norm_epsilon=float(_given(path, raw, "rms_norm_eps")),
         rope_theta=theta,
         rope_scaling=scaling,
         max_positions=_positive(path, raw, "max_position_embeddings"),
@@ -132,51 +129,44 @@ def _refuse(path: Path, raw: dict[str, Any], architecture: str) -> None:
 
 def _rope(path: Path, raw: dict[str, Any]) -> tuple[float, RopeScaling | None]:
     """Theta and scaling; transformers 5 keeps them in `rope_parameters`, older ones at the top."""
-    parameters = raw.get("rope_parameters") or {}
-    found = {
-        name: float(value)
-        for name, value in (
-            ("rope_theta", raw.get("rope_theta")),
-            ("rope_parameters.rope_theta", parameters.get("rope_theta")),
-        )
-        if value is not None
-    }
-    if not found:
-        _missing(path, "rope_theta (or rope_parameters.rope_theta)")
-    if len(set(found.values())) > 1:
-        listed = " but ".join(f"{name} is {value:g}" for name, value in found.items())
-        raise CheckpointError(f"{path}: {listed}; correct the file")
-    scaling = raw.get("rope_scaling") or parameters
+    parameters: dict[str, Any] = raw.get("rope_parameters") or {}
+    if raw.get("rope_theta") is None:
+        theta = float(_given(path, parameters, "rope_theta"))
+    else:
+        theta = float(raw["rope_theta"])
+        other = parameters.get("rope_theta", theta)
+        if float(other) != theta:
+            raise CheckpointError(
+                f"{path}: rope_theta is {theta:g} but rope_parameters.rope_theta is {other:g}; "
+                "correct the file"
+            )
+    scaling: dict[str, Any] = raw.get("rope_scaling") or parameters
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    if kind not in _ROPE_KINDS:
-        raise CheckpointError(
-            f"{path}: rope scaling {kind!r} is not supported; supported are {_ROPE_KINDS}"
-        )
-    theta = next(iter(found.values()))
     if kind == "default":
         return theta, None
-    known = {
-        "factor": scaling.get("factor"),
-        "low_freq_factor": scaling.get("low_freq_factor"),
-        "high_freq_factor": scaling.get("high_freq_factor"),
-        "original_max_positions": scaling.get("original_max_position_embeddings"),
-    }
     if kind == "linear":
-        known = {"factor": known["factor"]}
-    missing = [name for name, value in known.items() if value is None]
-    if missing:
-        _missing(path, f"rope scaling {', '.join(missing)}")
-    return theta, RopeScaling(kind=kind, **known)
+        return theta, RopeScaling(kind=kind, factor=float(_given(path, scaling, "factor")))
+    if kind == "llama3":
+        return theta, RopeScaling(
+            kind=kind,
+            factor=float(_given(path, scaling, "factor")),
+            low_freq_factor=float(_given(path, scaling, "low_freq_factor")),
+            high_freq_factor=float(_given(path, scaling, "high_freq_factor")),
+            original_max_positions=_positive(path, scaling, "original_max_position_embeddings"),
+        )
+    raise CheckpointError(
+        f"{path}: rope scaling {kind!r} is not supported; supported are default, linear, llama3"
+    )
 
 
 def _positive(path: Path, raw: dict[str, Any], key: str) -> int:
-    value = raw.get(key)
-    if value is None:
-        _missing(path, key)
+    value = _given(path, raw, key)
     if not isinstance(value, int) or value < 1:
         raise CheckpointError(f"{path}: {key} must be a positive integer, got {value!r}")
     return value
 
 
-def _missing(path: Path, key: str) -> Any:
-    raise CheckpointError(f"{path} does not say {key}; the policy assumes no defaults")
+def _given(path: Path, values: dict[str, Any], key: str) -> Any:
+    if values.get(key) is None:
+        raise CheckpointError(f"{path} does not say {key}; the policy assumes no defaults")
+    return values[key]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -105,8 +104,8 @@ def replace_folder(draft: Path, folder: Path) -> None:
     """Give a finished draft its name; a folder of that name is removed only after the swap."""
     old = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
     if folder.exists():
-        os.rename(folder, old)
-    os.rename(draft, folder)
+        folder.rename(old)
+    draft.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -134,12 +133,12 @@ def _write_shards(draft: Path, tensors: Iterator[tuple[str, Tensor]], shard_byte
         dtype = str(host.dtype).removeprefix("torch.")
     flush()
     if len(shards) == 1:
-        os.rename(draft / "part-0", draft / _SINGLE)
+        (draft / "part-0").rename(draft / _SINGLE)
         return dtype
     weight_map: dict[str, str] = {}
     for number, names in enumerate(shards):
         file = f"model-{number + 1:05d}-of-{len(shards):05d}.safetensors"
-        os.rename(draft / f"part-{number}", draft / file)
+        (draft / f"part-{number}").rename(draft / file)
         weight_map |= dict.fromkeys(names, file)
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (draft / _INDEX).write_text(json.dumps(index, indent=2) + "\n")

@@ -70,7 +70,8 @@ class _VocabParallelLogprobs(torch.autograd.Function):
         return target_logit - log_total, entropy
 
     @staticmethod
-    def backward(ctx: Any, grad_logprob: Tensor | None, grad_entropy: Tensor | None) -> Any:
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        grad_logprob, grad_entropy = grad_outputs
         softmax, local, here, entropy = ctx.saved_tensors
         grad = torch.zeros_like(softmax)
         if grad_logprob is not None:

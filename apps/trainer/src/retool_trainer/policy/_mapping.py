@@ -21,8 +21,6 @@ class Cut(Enum):
 
     WHOLE = "whole"
     """Every rank has all of it."""
-    ROWS = "rows"
-    """Dimension 0 in equal parts."""
     COLUMNS = "columns"
     """Dimension 1 in equal parts."""
     VOCABULARY = "vocabulary"
@@ -162,8 +160,6 @@ def cut_for_rank(
     match entry.cut:
         case Cut.WHOLE:
             return whole[0]
-        case Cut.ROWS:
-            return whole[0].chunk(size, dim=0)[rank]
         case Cut.COLUMNS:
             return whole[0].chunk(size, dim=1)[rank]
         case Cut.VOCABULARY:
@@ -185,8 +181,6 @@ def join_ranks(entry: Entry, parts: Sequence[Tensor], dims: ModelDims) -> list[T
     match entry.cut:
         case Cut.WHOLE:
             return [parts[0]]
-        case Cut.ROWS:
-            return [torch.cat(list(parts), dim=0)]
         case Cut.COLUMNS:
             return [torch.cat(list(parts), dim=1)]
         case Cut.VOCABULARY:
@@ -204,17 +198,17 @@ def join_ranks(entry: Entry, parts: Sequence[Tensor], dims: ModelDims) -> list[T
             ]
 
 
-def fused_rows(entry: Entry, dims: ModelDims, *, size: int) -> list[Tensor] | None:
-    """Which rows of a rank's fused parameter belong to each Hugging Face tensor.
+def fused_rows(entry: Entry, dims: ModelDims) -> list[Tensor] | None:
+    """Which rows of a fused parameter (on one tensor rank) belong to each Hugging Face tensor.
 
     Returns:
         One index tensor per Hugging Face tensor; None if nothing is fused.
     """
     if entry.cut is Cut.GATE_UP:
-        return list(torch.arange(2 * dims.mlp_size // size).chunk(2))
+        return list(torch.arange(2 * dims.mlp_size).chunk(2))
     if entry.cut is Cut.QKV:
         rows = _rows_per_group(dims)
-        grouped = torch.arange(dims.num_kv_heads // size * sum(rows)).view(-1, sum(rows))
+        grouped = torch.arange(dims.num_kv_heads * sum(rows)).view(-1, sum(rows))
         return [part.reshape(-1) for part in grouped.split(rows, dim=1)]
     return None
 

@@ -1,9 +1,9 @@
 """Let Megatron-core 0.16 run on a CPU: where it says CUDA, it gets the host.
 
 Megatron creates its buffers with `device="cuda"` or `torch.cuda.current_device()` and asserts on
-type names such as `torch.cuda.FloatTensor`. Only its own modules are given a `torch` that maps these
-to the host; everyone else in the process keeps the real one. (Patching torch's factories for all
-breaks other models in the process: transformers then builds wrong rotary tables.)
+type names such as `torch.cuda.FloatTensor`. Only its own modules are given a `torch` that maps
+these to the host; everyone else in the process keeps the real one. (Patching torch's factories for
+all breaks other models in the process: transformers then builds wrong rotary tables.)
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ def adapt_megatron_to_cpu() -> None:
     random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
     random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
     if not getattr(torch.Tensor.type, "names_cuda_for_megatron", False):
-        torch.Tensor.type = _type_for(torch.Tensor.type)  # pyright: ignore
+        tensor: Any = torch.Tensor
+        module: Any = torch.nn.Module
+        tensor.type = _type_for(torch.Tensor.type)
         # On a machine without CUDA these raise; moving to where a tensor is already is no change.
-        torch.Tensor.cuda = lambda self, *_, **__: self  # pyright: ignore
-        torch.nn.Module.cuda = lambda self, *_, **__: self  # pyright: ignore
+        tensor.cuda = module.cuda = lambda self, *_, **__: self
 
 
 def _type_for(real: Callable[..., Any]) -> Callable[..., Any]:

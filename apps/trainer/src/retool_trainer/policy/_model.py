@@ -21,11 +21,12 @@ from torch.utils.checkpoint import checkpoint
 from retool_trainer.config import PolicyConfig
 from retool_trainer.platform import Platform
 
-from ._attention import pack, rotary_attention, rotary_frequencies
+from ._attention import pack, rotary_attention
 from ._hf_config import CheckpointError, ModelDims
 from ._logprobs import vocab_parallel_logprobs
 from ._mapping import padded_vocab
 from ._microbatches import Microbatch
+from ._rotary import rotary_frequencies
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Logits (predictions x vocabulary of this rank) that exist at once: 2**28 are 1 GiB in float32,
@@ -42,7 +43,9 @@ class PackedGpt(GPTModel):
         # Not a buffer: those follow the model to bfloat16, in which positions are wrong.
         self._frequencies = rotary_frequencies(dims, platform.device())
 
-    def forward(self, microbatch: Microbatch, *, temperature: float) -> Any:
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, microbatch: Microbatch, *, temperature: float
+    ) -> Any:
         """Run this pipeline stage.
 
         Returns:
@@ -94,7 +97,7 @@ class PackedGpt(GPTModel):
             logits_MV,
             targets_M,
             vocab_size=self._dims.vocab_size,
-            group=parallel_state.get_tensor_model_parallel_group(),
+            group=self.pg_collection.tp,
         )
 
     def _head(self) -> Tensor | None:
@@ -130,8 +133,10 @@ def build_model(dims: ModelDims, policy: PolicyConfig, platform: Platform) -> Pa
     """Build this rank's part with uninitialised weights; parallel state must exist."""
     config = _transformer_config(dims, policy, platform)
     spec = get_gpt_layer_local_spec(qk_layernorm=dims.qk_norm, normalization="RMSNorm")
-    attention: Any = spec.submodules.self_attention.submodules
-    attention.core_attention = ModuleSpec(module=rotary_attention(platform.core_attention()))
+    layer: Any = spec.submodules
+    layer.self_attention.submodules.core_attention = ModuleSpec(
+        module=rotary_attention(platform.core_attention())
+    )
     model = PackedGpt(
         dims,
         platform,

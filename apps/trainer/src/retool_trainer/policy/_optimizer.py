@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import torch
@@ -53,13 +52,25 @@ def build_optimizer(
     )
     if config.name == "muon":
         return _muon(config, policy, dims, model, settings)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        chained = get_megatron_optimizer(settings, [model])
-    optimizer = chained.chained_optimizers[0]
+    chained: Any = get_megatron_optimizer(settings, [model])
+    optimizer: MegatronOptimizer = chained.chained_optimizers[0]
     for group in optimizer.param_groups:
         group["base_lr"] = config.learning_rate
+    _initialize_adam(optimizer.optimizer)
     return optimizer
+
+
+def _initialize_adam(optimizer: Any) -> None:
+    """Create the state now: Megatron cannot save or load an optimizer before its first step."""
+    if not isinstance(optimizer, torch.optim.AdamW):
+        return
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            optimizer.state[param] = {
+                "step": torch.tensor(0.0),
+                "exp_avg": torch.zeros_like(param),
+                "exp_avg_sq": torch.zeros_like(param),
+            }
 
 
 def set_learning_rates(optimizer: MegatronOptimizer, factor: float) -> None:
@@ -106,7 +117,7 @@ def _muon(
     stage = parallel_state.get_pipeline_model_parallel_rank()
     stages = policy.pipeline_parallel
     fused = {
-        on_stage(entry, dims, stages): fused_rows(entry, dims, size=1)
+        on_stage(entry, dims, stages): fused_rows(entry, dims)
         for entry in entries(dims)
         if stage_of(entry, dims, stages) == stage
     }
@@ -139,13 +150,13 @@ def _muon(
         del config
         optimizer.initialize_state()
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        optimizer: MegatronOptimizer = (
-            Float16OptimizerWithFloat16Params(torch_optimizer, settings, None, initialize)
-            if settings.bf16
-            else FP32Optimizer(torch_optimizer, settings, initialize)
-        )
+    # None: bfloat16 needs no gradient scaler, whatever Megatron's annotation says.
+    no_scaler: Any = None
+    optimizer: Any = (
+        Float16OptimizerWithFloat16Params(torch_optimizer, settings, no_scaler, initialize)
+        if settings.bf16
+        else FP32Optimizer(torch_optimizer, settings, initialize)
+    )
     optimizer.grad_stats_parallel_group = parallel_state.get_model_parallel_group()
     optimizer.tp_group = parallel_state.get_tensor_model_parallel_group()
     return optimizer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import warnings
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -138,6 +137,11 @@ class Policy:
             ),
             model,
         )
+
+    @property
+    def model(self) -> Any:
+        """This rank's part of the model."""
+        return self._model
 
     # -- training ------------------------------------------------------------------------
 
@@ -292,18 +296,17 @@ class Policy:
 
             return output, finish
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return get_forward_backward_func()(
-                forward_step_func=forward,
-                data_iterator=None,
-                model=[self._model],
-                num_microbatches=len(share.microbatches),
-                # The stages tell each other the real shape of every microbatch.
-                seq_length=self._config.tokens_per_microbatch,
-                micro_batch_size=1,
-                forward_only=forward_only,
-            )
+        return get_forward_backward_func()(
+            forward_step_func=forward,
+            # `forward` has its own.
+            data_iterator=iter(()),
+            model=[self._model],
+            num_microbatches=len(share.microbatches),
+            # The stages tell each other the real shape of every microbatch.
+            seq_length=self._config.tokens_per_microbatch,
+            micro_batch_size=1,
+            forward_only=forward_only,
+        )
 
     def _reports(self) -> bool:
         """One rank per data-parallel share has the predictions that count."""

@@ -24,8 +24,9 @@ _CLASSES = {"qwen3": "Qwen3ForCausalLM", "qwen2": "Qwen2ForCausalLM", "llama": "
 def make_random_hf(shape: ModelShape, vocab_size: int, folder: Path, seed: int) -> None:
     """Write config.json and model.safetensors of a float32 model with random weights.
 
-    Matrices are normal with deviation 0.02, norms 1, biases 0. No token is a padding token to the model: Hugging Face
-    would give it a zero row, whose norm divides by almost nothing once the token is sampled.
+    Matrices are normal with deviation 0.02, norms 1, biases 0. No token is a padding token to the
+    model: Hugging Face would give it a zero row, and a norm divides that by almost nothing once the
+    token is sampled.
 
     Args:
         shape: Sizes and architecture.

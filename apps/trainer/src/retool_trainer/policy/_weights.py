@@ -6,6 +6,7 @@ Only data-parallel rank 0 gathers; its tensor and pipeline ranks send to global 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -77,9 +78,8 @@ def gather_weights(
     stage = parallel_state.get_pipeline_model_parallel_rank()
     tensor_rank = parallel_state.get_tensor_model_parallel_rank()
     group = parallel_state.get_tensor_model_parallel_group()
-    pipeline_ranks = dist.get_process_group_ranks(
-        parallel_state.get_pipeline_model_parallel_group()
-    )
+    pipeline: Any = parallel_state.get_pipeline_model_parallel_group()
+    pipeline_ranks = dist.get_process_group_ranks(pipeline)
     local_like = next(iter(parameters.values()))
     for entry in entries(dims):
         owner = stage_of(entry, dims, policy.pipeline_parallel)
