@@ -196,7 +196,7 @@ async def test_the_command_killed_and_restarted_repeats_nothing(
     first = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     samples = folder / "samples.jsonl"
     async with asyncio.timeout(60):
-        while not (samples.exists() and samples.read_text().count("\n") >= 5):
+        while not (samples.exists() and samples.read_text().count("\n") >= 5):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     first.send_signal(signal.SIGKILL)
     await first.communicate()

@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "eval",
         help="score an endpoint on a file of problems",
-        description="Sample each problem n times with tools, grade the answers, and report avg@n and "
+        description="Sample each problem n times with tools, grade the answers, report avg@n and "
         "pass@k with 95 %% intervals. Stopped and started again with the same settings, it goes on "
         "where it was.",
     )
@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "view",
         help="turn trajectories into one HTML page",
-        description="Write a page that shows turns, tokens coloured by who spoke and how likely they "
+        description="Write a page with turns, tokens coloured by who spoke and how likely they "
         "were, tool outcomes, and filters. It needs no server: open it in a browser.",
     )
     command.add_argument(

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,14 +14,18 @@ Script = Callable[[Sequence[int], Sampling, str], Sequence[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Seconds a generation takes: `first_token_s + tokens * per_token_s`."""
+    """Seconds a generation takes: `first_token_s + tokens * per_token_s`, give or take."""
 
     first_token_s: float = 0.0
     per_token_s: float = 0.0
+    spread: float = 0.0
+    """Each generation is slower or faster by up to this share, as in a real batch; 0: all alike."""
 
     def __post_init__(self) -> None:
         if self.first_token_s < 0 or self.per_token_s < 0:
             raise ValueError(f"a latency cannot be negative, got {self!r}")
+        if not 0.0 <= self.spread < 1.0:
+            raise ValueError(f"spread must be in [0, 1), got {self.spread!r}")
 
 
 class ScriptedEngine:
@@ -40,6 +45,7 @@ class ScriptedEngine:
         self._script = script
         self._latency = latency or Latency()
         self._turn_of: dict[str, int] = {}
+        self._dice = random.Random(0)
         self.weight_version = weight_version
 
     async def generate(
@@ -58,7 +64,9 @@ class ScriptedEngine:
             ids = tuple(self._script[turn])
         finish = FinishReason.STOP if len(ids) <= sampling.max_tokens else FinishReason.LENGTH
         ids = ids[: sampling.max_tokens]
-        await asyncio.sleep(self._latency.first_token_s + self._latency.per_token_s * len(ids))
+        seconds = self._latency.first_token_s + self._latency.per_token_s * len(ids)
+        spread = self._latency.spread
+        await asyncio.sleep(seconds * self._dice.uniform(1.0 - spread, 1.0 + spread))
         return Generation(
             ids=ids,
             logprobs=(math.log(0.5),) * len(ids),

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +12,10 @@ from tokenizers import Tokenizer as _FastTokenizer
 
 Piece = tuple[str, bool]
 """(text, is_control). Added tokens become ids in a control piece; elsewhere they stay text."""
+
+
+MAX_SHORT = 32
+"""Characters of a text whose ids are remembered."""
 
 
 class Tokenizer:
@@ -45,6 +50,7 @@ class Tokenizer:
         self._plain = _FastTokenizer.from_str(json.dumps(document))
         self._added_ids = frozenset(self._text_of)
         self._vocab_size = max([self._plain.get_vocab_size() - 1, *self._added_ids]) + 1
+        self._short = lru_cache(4096)(self.encode_text)
         self.chat_template = chat_template
         self.sha256 = hashlib.sha256(definition.encode()).hexdigest()
 
@@ -106,7 +112,9 @@ class Tokenizer:
 
         def flush() -> None:
             if pending:
-                ids.extend(self.encode_text("".join(pending)))
+                text = "".join(pending)
+                # The frame of every observation and prompt is the same few short texts.
+                ids.extend(self._short(text) if len(text) <= MAX_SHORT else self.encode_text(text))
                 pending.clear()
 
         for text, is_control in pieces:
@@ -133,18 +141,14 @@ class Tokenizer:
         if self._added_ids.isdisjoint(ids):
             return self._plain.decode(list(ids), skip_special_tokens=False)
         parts: list[str] = []
-        run: list[int] = []
-        for token_id in ids:
-            text = self._text_of.get(token_id)
-            if text is None:
-                run.append(token_id)
-                continue
-            if run:
-                parts.append(self._plain.decode(run, skip_special_tokens=False))
-                run = []
-            parts.append(text)
-        if run:
-            parts.append(self._plain.decode(run, skip_special_tokens=False))
+        start = 0
+        for position in [i for i, token_id in enumerate(ids) if token_id in self._added_ids]:
+            if start < position:
+                parts.append(self._plain.decode(ids[start:position], skip_special_tokens=False))
+            parts.append(self._text_of[ids[position]])
+            start = position + 1
+        if start < len(ids):
+            parts.append(self._plain.decode(ids[start:], skip_special_tokens=False))
         return "".join(parts)
 
     def split(self, ids: Sequence[int]) -> list[str]:
