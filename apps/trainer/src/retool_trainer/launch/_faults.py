@@ -64,6 +64,16 @@ def layout_faults(
                 f"engine.max_model_len {engine.max_model_len}: the engine would refuse; make them "
                 "equal"
             )
+    if (
+        serves
+        and engine.colocated
+        and config.rl is not None
+        and (config.rl.schedule.kind != "synchronous")
+    ):
+        found.append(
+            f"rl.schedule {config.rl.schedule.kind} with engine.colocated: the engine sleeps while "
+            "the policy trains, so nothing can overlap; set synchronous, or place them apart"
+        )
     if nodes > 1 and serves and engine.sync == "disk" and engine.sync_dir is None:
         found.append(
             "engine.sync: disk with several nodes needs engine.sync_dir, a folder that all of them "

@@ -86,6 +86,7 @@ def run_rl(context: Context) -> None:
 def _train(context: Context, config: RlConfig, batch: Batch, step: int) -> dict[str, float]:
     """Update the policy on a batch, keep its trajectories, and return the step's metrics."""
     began_s = time.monotonic()
+    context.workers.rest_engines()
     limit = context.config.policy.tokens_per_microbatch
     too_long = {_key(record) for record in batch.records if len(record.ids) > limit}
     # A trajectory that no microbatch can hold takes no part: dropped by rule, and counted.

@@ -25,6 +25,7 @@ def run_sft(context: Context) -> None:
     dialect = make_run_dialect(context.config, model_folder(context.config, context.folder))
     plan = _Plan(context, config, dialect)
     policy = context.workers.policy
+    context.workers.rest_engines()
     policy.set_optimizer(config.optimizer, plan.total_steps)
     state = load_checkpoint(context, "sft") or {"step": 0, "wall_s": 0.0}
     began_s = time.monotonic() - state["wall_s"]

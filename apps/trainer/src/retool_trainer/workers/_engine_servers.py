@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from retool_trainer.engines import VllmServer
 from retool_trainer.platform import VllmLaunch, get_platform
 
 from ._calls import result
+
+_CALL_TIMEOUT_S = 300.0  # freeing and taking tens of GiB
 
 
 class _EngineServerActor:
@@ -54,6 +57,13 @@ class _EngineServerActor:
         self._server.close()
         self.start(model)
         return True
+
+    def call(self, path: str) -> None:
+        """POST to the server, e.g. /sleep; its development calls answer with nothing."""
+        assert self._server is not None
+        request = urllib.request.Request(self._server.url + path, data=b"", method="POST")
+        with urllib.request.urlopen(request, timeout=_CALL_TIMEOUT_S) as response:
+            response.read()
 
     def process_id(self) -> int:
         """For tests that kill the server."""
@@ -112,6 +122,21 @@ class EngineServers:
         )
         self.num_restarts += sum(restarted)
         return sum(restarted)
+
+    def sleep(self) -> None:
+        """Give up the devices' memory: the weights come again with the next sync, so drop them."""
+        self._call("/sleep?level=2")
+
+    def wake(self, what: str) -> None:
+        """Take the memory of `weights` or of `kv_cache` again; nothing happens if it is awake."""
+        self._call(f"/wake_up?tags={what}")
+
+    def _call(self, path: str) -> None:
+        result(
+            [actor.call.remote(path) for actor in self._actors],
+            what=f"{path} of the vLLM servers",
+            timeout_s=_CALL_TIMEOUT_S + 60,
+        )
 
     def process_ids(self) -> list[int]:
         """Of the servers."""

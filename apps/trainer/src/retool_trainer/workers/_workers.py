@@ -50,7 +50,17 @@ class Workers:
         """Give every engine the weights of a folder; a server that had died starts on them."""
         self._model = folder
         self.servers.ensure(folder)
+        # The cache comes last: until the old weights' staging is gone there may be no room for it.
+        if self._config.engine.colocated:
+            self.servers.wake("weights")
         self.rollouts.load(folder, weight_version)
+        if self._config.engine.colocated:
+            self.servers.wake("kv_cache")
+
+    def rest_engines(self) -> None:
+        """The policy is about to train: engines on its devices sleep until `load_engines`."""
+        if self._config.engine.colocated:
+            self.servers.sleep()
 
     def broadcast(self, weight_version: int) -> None:
         """Send the policy's weights to every server over the collective backend."""
