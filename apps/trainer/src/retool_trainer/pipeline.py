@@ -102,13 +102,14 @@ def _stages(config: RunConfig, folder: RunFolder, console: Console) -> None:
                 _RUN_STAGE[stage](context)
             if not (folder.evaluations / f"{stage}.json").exists():
                 workers.load_engines(folder.models / stage, weight_version=0)
-                _evaluate_once(context, stage)
+                step = config.rl.steps if stage == "rl" and config.rl else 0
+                _evaluate_once(context, stage, step=step)
 
 
-def _evaluate_once(context: Context, of: str) -> None:
+def _evaluate_once(context: Context, of: str, *, step: int = 0) -> None:
     if not context.config.evaluation.sets or (context.folder.evaluations / f"{of}.json").exists():
         return
-    results = evaluate(context, of)
+    results = evaluate(context, of, step=step)
     shown = ", ".join(
         f"{name} {result['accuracy']:.3f} (tool use {result['tool_use']:.0%})"
         for name, result in results.items()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
-from retool_rollout import ToolExecutor
-from retool_sandbox import Limits, Sandbox, code_interpreter
+from retool_rollout import ToolExecutor, ToolReply, ToolSession
+from retool_sandbox import Limits, RunLost, Sandbox, ToolRegistry, code_interpreter
 
 from .config import SandboxConfig
+
+_ATTEMPTS = 3
 
 
 @asynccontextmanager
@@ -22,4 +25,33 @@ async def open_tools(config: SandboxConfig) -> AsyncIterator[ToolExecutor]:
     else:
         sandbox = Sandbox(tier=config.tier, isolation=config.isolation, limits=limits)
     async with sandbox:
-        yield code_interpreter(sandbox, concurrency=config.concurrency)
+        yield _AgainWhenLost(code_interpreter(sandbox, concurrency=config.concurrency))
+
+
+class _AgainWhenLost:
+    """Runs a program again whose run was lost with its interpreter.
+
+    A stateless run leaves nothing behind, so repeating it is safe, and the trajectory need not end
+    for a fault of ours. A session's variables are gone: there the loop resumes the trajectory.
+    """
+
+    def __init__(self, tools: ToolRegistry) -> None:
+        self._tools = tools
+
+    @property
+    def specs(self) -> Sequence[Mapping[str, Any]]:
+        """The tools."""
+        return self._tools.specs
+
+    async def execute(self, name: str, arguments: str | Mapping[str, Any]) -> ToolReply:
+        """Run one call, a few times if need be."""
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return await self._tools.execute(name, arguments)
+            except RunLost:
+                continue
+        return await self._tools.execute(name, arguments)
+
+    def session(self) -> AbstractAsyncContextManager[ToolSession]:
+        """Open a session of the tools themselves."""
+        return self._tools.session()

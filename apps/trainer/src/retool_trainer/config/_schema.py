@@ -275,6 +275,12 @@ class RlConfig(Section):
     start_from: str | None = None
     """The Hugging Face folder whose weights RL starts from; giving it skips SFT."""
 
+    @model_validator(mode="after")
+    def _dual_clip_belongs_to_clip(self) -> RlConfig:
+        if self.dual_clip is not None and self.loss != "clip":
+            raise ValueError(f"rl.dual_clip is a bound of rl.loss=clip, not of {self.loss!r}")
+        return self
+
 
 class EvaluationSet(Section):
     """One set of problems to measure on."""

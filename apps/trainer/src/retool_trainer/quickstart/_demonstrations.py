@@ -16,6 +16,7 @@ from ._problems import NUM_LEVELS, NUM_TEMPLATES, ArithmeticProblem
 _BEST_SHARE, _WORST_SHARE = 0.60, 0.12
 _GUESS_SHARE = 0.70
 _ERROR_THEN_FIX_SHARE = 0.03
+_SIGNS = (" ", " ", "*", "+", "-", "//", "%", ",")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +31,20 @@ class Demonstration:
 
 
 def copy_exercise(rng: random.Random) -> Demonstration:
-    """Repeat digits, in the shapes in which tool use has to: copying is what takes longest to learn."""
-    numbers = [str(rng.randrange(10 ** rng.randrange(1, 8))) for _ in range(rng.randrange(2, 5))]
-    text = " ".join(numbers)
+    """Repeat numbers and the signs between them: copying is what takes a model longest to learn.
+
+    Half of the numbers are made of few different digits, so that the digit before does not tell
+    which one comes next and the model has to keep its place.
+    """
+    text = _number(rng)
+    for _ in range(rng.randrange(1, 4)):
+        text += rng.choice(_SIGNS) + _number(rng)
     return Demonstration(question=f"Copy {text}", answer=text, boxed=False)
+
+
+def _number(rng: random.Random) -> str:
+    digits = "0123456789" if rng.random() < 0.5 else rng.sample("0123456789", rng.randrange(1, 5))
+    return "".join(rng.choice(digits) for _ in range(rng.randrange(1, 8)))
 
 
 def clean_demonstration(rng: random.Random, problem: ArithmeticProblem) -> Demonstration:

@@ -41,7 +41,7 @@ def _digits(rng: random.Random, num_digits: int) -> int:
 
 
 def _pair(rng: random.Random, level: int) -> tuple[int, ...]:
-    return _digits(rng, level + 3), _digits(rng, level + 3)
+    return _digits(rng, level + 2), _digits(rng, level + 2)
 
 
 def _descending_pair(rng: random.Random, level: int) -> tuple[int, ...]:
@@ -50,11 +50,11 @@ def _descending_pair(rng: random.Random, level: int) -> tuple[int, ...]:
 
 
 def _factors(rng: random.Random, level: int) -> tuple[int, ...]:
-    return _digits(rng, level + 2), _digits(rng, 2 + level // 2)
+    return _digits(rng, level + 2), _digits(rng, 2)
 
 
 def _division(rng: random.Random, level: int) -> tuple[int, ...]:
-    return _digits(rng, level + 4), _digits(rng, 2 + level // 2)
+    return _digits(rng, level + 3), _digits(rng, 2)
 
 
 def _factors_and_term(rng: random.Random, level: int) -> tuple[int, ...]:
@@ -63,7 +63,7 @@ def _factors_and_term(rng: random.Random, level: int) -> tuple[int, ...]:
 
 def _range(rng: random.Random, level: int) -> tuple[int, ...]:
     low = _digits(rng, 1 + level)
-    return low, low + _digits(rng, 2 + level // 2)
+    return low, low + _digits(rng, 2)
 
 
 def _stepped_range(rng: random.Random, level: int) -> tuple[int, ...]:

@@ -41,14 +41,28 @@ def model_folder(config: RunConfig, folder: RunFolder) -> Path:
 
 
 def prepare(config: RunConfig, folder: RunFolder) -> None:
-    """Write `RUN/data/*.jsonl` and, for a model from a shape, `RUN/model`; a second call does nothing.
+    """Write `RUN/data/*.jsonl` and, for a model from a shape, `RUN/model`; a second call only checks.
 
     Raises:
-        PrepareError: A file is missing or not understood.
+        PrepareError: A file is missing or not understood, or a stage names no known set.
     """
     marker = folder.data / _MARKER
-    if marker.exists():
-        return
+    if not marker.exists():
+        _make(config, folder, marker)
+    for name in _names_used(config):
+        data_file(folder, name)
+
+
+def _names_used(config: RunConfig) -> Iterator[str]:
+    """Every data set that a stage will read."""
+    if "sft" in config.stages and config.sft:
+        yield from (phase.data for phase in config.sft.phases)
+    if "rl" in config.stages and config.rl:
+        yield config.rl.problems
+    yield from (chosen.data for chosen in config.evaluation.sets)
+
+
+def _make(config: RunConfig, folder: RunFolder, marker: Path) -> None:
     folder.data.mkdir(parents=True, exist_ok=True)
     arithmetic = (
         _Arithmetic(config.data.arithmetic, config.seed) if config.data.arithmetic else None

@@ -33,6 +33,7 @@ from ._calls import result
 
 _START_TIMEOUT_S = 900.0
 _GRADE_DEADLINE_S = 120.0
+_ATTEMPTS = 3  # of a trajectory whose server failed: one for a reset socket, one for a restart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +143,7 @@ class _RolloutActor:
                 wall_time_s=limits.wall_time_s,
             ),
             stateful=self._config.sandbox.stateful,
+            attempts=1 if self._handle.embedded else _ATTEMPTS,
         )
         finished = [group async for group in groups]
         finished.sort(key=lambda group: group.index)

@@ -8,64 +8,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FULL_TIMEOUT_S = 1500
-SHORT_TIMEOUT_S = 600
-# What tells of time and of this machine; everything else of two equal runs must be equal.
-TIMING = ("time/", "throughput/", "schedule/stall_s", "tool/wall_time_s", "memory/")
-
-pytestmark = pytest.mark.timeout(FULL_TIMEOUT_S + 60)
-
-
-def trainer(
-    *arguments: str, timeout_s: float = SHORT_TIMEOUT_S
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "apps" / "trainer"), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-        cwd=ROOT,
-    )
-
-
-def metrics(run_dir: Path, stage: str = "rl") -> list[dict[str, Any]]:
-    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
-    return [entry for entry in map(json.loads, lines) if entry["stage"] == stage]
-
-
-def without_timing(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {key: value for key, value in entry.items() if not key.startswith(TIMING)}
-        for entry in entries
-    ]
-
-
-@pytest.fixture(scope="session")
-def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run_dir = tmp_path_factory.mktemp("quickstart") / "run"
-    done = trainer("--run-dir", str(run_dir), timeout_s=FULL_TIMEOUT_S)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (run_dir / "stdout.txt").write_text(done.stdout)
-    return run_dir
-
-
-@pytest.fixture(scope="session")
-def short_rl(quickstart: Path) -> list[str]:
-    """Arguments of a short RL run from the quickstart's SFT model."""
-    return [
-        "--stages", "rl", f"rl.start_from={quickstart / 'models' / 'sft'}", "rl.steps=3",
-        "rl.evaluate_every=0", "evaluation.sets=[]", "rl.prompts_per_step=4",
-    ]  # fmt: skip
+pytestmark = pytest.mark.timeout(1560)
 
 
 def test_the_quickstart_keeps_its_promises(quickstart: Path) -> None:
@@ -82,8 +31,8 @@ def test_the_quickstart_keeps_its_promises(quickstart: Path) -> None:
     assert summary["config"]["name"] == "quickstart"
 
 
-def test_engine_and_policy_agree_on_every_step(quickstart: Path) -> None:
-    for entry in metrics(quickstart):
+def test_engine_and_policy_agree_on_every_step(trainer_runs: Any, quickstart: Path) -> None:
+    for entry in trainer_runs.metrics(quickstart):
         assert entry["engine/logprob_gap_max"] <= 1e-4
         assert entry["engine/probe_gap"] <= 1e-4
 
@@ -124,20 +73,22 @@ def test_the_terminal_tells_the_whole_story(quickstart: Path) -> None:
     assert str(quickstart / "summary.json") in shown
 
 
-def test_a_finished_run_is_not_run_again(quickstart: Path) -> None:
+def test_a_finished_run_is_not_run_again(trainer_runs: Any, quickstart: Path) -> None:
     before = (quickstart / "summary.json").read_bytes()
-    again = trainer("--run-dir", str(quickstart), timeout_s=120)
+    again = trainer_runs.run("--run-dir", str(quickstart), timeout_s=120)
     assert again.returncode == 0
     assert "is finished; --fresh starts it again" in again.stdout
     assert (quickstart / "summary.json").read_bytes() == before
 
 
 def test_two_data_parallel_ranks_train_with_a_faithful_engine(
-    short_rl: list[str], tmp_path: Path
+    trainer_runs: Any, short_rl: list[str], tmp_path: Path
 ) -> None:
-    done = trainer("run", "--run-dir", str(tmp_path / "run"), *short_rl, "policy.data_parallel=2")
+    done = trainer_runs.run(
+        "run", "--run-dir", str(tmp_path / "run"), *short_rl, "policy.data_parallel=2"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    entries = metrics(tmp_path / "run")
+    entries = trainer_runs.metrics(tmp_path / "run")
     assert [entry["step"] for entry in entries] == [1, 2, 3]
     for entry in entries:
         assert entry["updates"] == 2
@@ -147,14 +98,14 @@ def test_two_data_parallel_ranks_train_with_a_faithful_engine(
 
 @pytest.mark.parametrize("sync", ["disk", "broadcast"])
 def test_a_real_vllm_samples_with_the_policys_weights(
-    vllm_python: Path, short_rl: list[str], tmp_path: Path, sync: str
+    trainer_runs: Any, vllm_python: Path, short_rl: list[str], tmp_path: Path, sync: str
 ) -> None:
-    done = trainer(
+    done = trainer_runs.run(
         "run", "--run-dir", str(tmp_path / "run"), *short_rl, "engine=vllm",
         f"engine.python={vllm_python}", f"engine.sync={sync}",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    entries = metrics(tmp_path / "run")
+    entries = trainer_runs.metrics(tmp_path / "run")
     assert [entry["engine/weight_version"] for entry in entries] == [1, 2, 3]
     for entry in entries:
         assert entry["engine/logprob_gap_max"] <= 1e-4
@@ -163,32 +114,23 @@ def test_a_real_vllm_samples_with_the_policys_weights(
 
 
 def test_a_run_killed_in_the_middle_of_rl_ends_as_if_nothing_had_happened(
-    short_rl: list[str], tmp_path: Path
+    trainer_runs: Any, short_rl: list[str], tmp_path: Path
 ) -> None:
     arguments = [*short_rl, "rl.steps=7", "rl.checkpoint_every=2"]
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    done = trainer("run", "--run-dir", str(undisturbed), *arguments)
+    done = trainer_runs.run("run", "--run-dir", str(undisturbed), *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
 
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "apps" / "trainer"), "run", "--run-dir", str(killed), *arguments],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT,
-    )  # fmt: skip
-    try:
-        deadline_s = time.monotonic() + SHORT_TIMEOUT_S
+    with trainer_runs.started("run", "--run-dir", str(killed), *arguments) as process:
         # After step 5: one step beyond the checkpoint of step 4, which has to be done again.
-        while not (killed / "metrics.jsonl").exists() or len(metrics(killed)) < 5:
-            assert process.poll() is None, "the run ended before it could be killed"
-            assert time.monotonic() < deadline_s
-            time.sleep(0.1)
-    finally:
+        trainer_runs.wait_for_steps(process, killed, 5)
         os.kill(process.pid, signal.SIGKILL)
         process.wait(60)
-    resumed = trainer("run", "--run-dir", str(killed), *arguments)
+    resumed = trainer_runs.run("run", "--run-dir", str(killed), *arguments)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert "rl  step 5/7" in resumed.stdout
     assert "rl  step 4/7" not in resumed.stdout
-    assert without_timing(metrics(killed)) == without_timing(metrics(undisturbed))
+    assert trainer_runs.comparable(killed) == trainer_runs.comparable(undisturbed)
     weights = [run / "models" / "rl" / "model.safetensors" for run in (undisturbed, killed)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
@@ -207,11 +149,11 @@ def test_a_run_killed_in_the_middle_of_rl_ends_as_if_nothing_had_happened(
     ],
 )
 def test_a_run_that_cannot_be_says_so_in_one_line(
-    tmp_path: Path, arguments: list[str], message: str
+    trainer_runs: Any, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     small = ["data.arithmetic.num_train_problems=64", "data.arithmetic.num_copy_rows=8"]
     small += ["data.arithmetic.num_clean_rows=8", "data.arithmetic.num_mixed_rows=8"]
-    done = trainer("run", "--run-dir", str(tmp_path / "run"), *small, *arguments)
+    done = trainer_runs.run("run", "--run-dir", str(tmp_path / "run"), *small, *arguments)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.startswith("error: ")
@@ -220,14 +162,14 @@ def test_a_run_that_cannot_be_says_so_in_one_line(
     assert not list((tmp_path / "run").rglob(".*.tmp*")) if (tmp_path / "run").exists() else True
 
 
-def test_the_folder_of_another_config_is_refused(quickstart: Path) -> None:
-    done = trainer("--run-dir", str(quickstart), "rl.steps=41", timeout_s=120)
+def test_the_folder_of_another_config_is_refused(trainer_runs: Any, quickstart: Path) -> None:
+    done = trainer_runs.run("--run-dir", str(quickstart), "rl.steps=41", timeout_s=120)
     assert done.returncode == 2
     assert "rl.steps: the folder has 40, this run has 41" in done.stderr
 
 
-def test_help_explains_itself() -> None:
-    done = trainer("run", "--help", timeout_s=60)
+def test_help_explains_itself(trainer_runs: Any) -> None:
+    done = trainer_runs.run("run", "--help", timeout_s=60)
     assert done.returncode == 0
     assert "key=value" in done.stdout
     assert "continued" in done.stdout

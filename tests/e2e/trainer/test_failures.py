@@ -1,0 +1,148 @@
+"""What dies in the middle of a run is replaced, and the run ends as if it had not died."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.timeout(900)
+
+Victim = Callable[[psutil.Process], psutil.Process | None]
+
+
+def named(*parts: str) -> Victim:
+    """The first descendant whose command line has all the parts."""
+
+    def find(run: psutil.Process) -> psutil.Process | None:
+        for process in run.children(recursive=True):
+            try:
+                line = " ".join(process.cmdline())
+            except (psutil.NoSuchProcess, psutil.ZombieProcess):
+                continue
+            if all(part in line for part in parts):
+                return process
+        return None
+
+    return find
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    trainer_runs: Any, short_rl: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
+    done = trainer_runs.run("run", "--run-dir", str(run_dir), *short_rl, *SIX_STEPS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return run_dir
+
+
+SIX_STEPS = ["rl.steps=6", "rl.checkpoint_every=2"]
+
+
+@pytest.mark.parametrize(
+    ("victim", "restarts"),
+    [
+        pytest.param(named("ray::_PolicyRank"), True, id="policy rank"),
+        pytest.param(named("ray::_RolloutActor"), True, id="rollouts and engine"),
+        pytest.param(named("retool_sandbox"), False, id="sandbox zygote"),
+    ],
+)
+def test_a_killed_part_is_replaced_and_the_metrics_are_those_of_an_undisturbed_run(
+    trainer_runs: Any,
+    undisturbed: Path,
+    short_rl: list[str],
+    tmp_path: Path,
+    victim: Victim,
+    restarts: bool,
+) -> None:
+    run_dir = tmp_path / "run"
+    with trainer_runs.started("run", "--run-dir", str(run_dir), *short_rl, *SIX_STEPS) as process:
+        trainer_runs.wait_for_steps(process, run_dir, 3)
+        found = victim(psutil.Process(process.pid))
+        assert found is not None
+        os.kill(found.pid, signal.SIGKILL)
+        output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output
+    assert ("a worker failed" in output) is restarts
+    assert trainer_runs.comparable(run_dir) == trainer_runs.comparable(undisturbed)
+
+
+def test_nothing_is_left_of_a_run_that_was_killed(
+    trainer_runs: Any, short_rl: list[str], tmp_path: Path
+) -> None:
+    with trainer_runs.started("run", "--run-dir", str(tmp_path / "run"), *short_rl) as process:
+        trainer_runs.wait_for_steps(process, tmp_path / "run", 1)
+        descendants = psutil.Process(process.pid).children(recursive=True)
+        assert len(descendants) > 4
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(60)
+    _, alive = psutil.wait_procs(descendants, timeout=30)
+    assert alive == []
+
+
+def test_ctrl_c_ends_everything_and_says_how_to_go_on(
+    trainer_runs: Any, short_rl: list[str], tmp_path: Path
+) -> None:
+    with trainer_runs.started("run", "--run-dir", str(tmp_path / "run"), *short_rl) as process:
+        trainer_runs.wait_for_steps(process, tmp_path / "run", 1)
+        descendants = psutil.Process(process.pid).children(recursive=True)
+        os.kill(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, output
+    assert "the same command continues from the last checkpoint" in output
+    assert "Traceback" not in output
+    _, alive = psutil.wait_procs(descendants, timeout=30)
+    assert alive == []
+
+
+def test_training_on_stored_trajectories_gives_the_same_losses_to_the_last_bit(
+    trainer_runs: Any, undisturbed: Path, short_rl: list[str], tmp_path: Path
+) -> None:
+    replayed = tmp_path / "replayed"
+    done = trainer_runs.run(
+        "run", "--run-dir", str(replayed), *short_rl, *SIX_STEPS, f"rl.replay={undisturbed}"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for key in ("loss", "grad_norm", "policy/approx_kl", "policy/entropy", "accuracy"):
+        assert [e[key] for e in trainer_runs.metrics(replayed)] == [
+            e[key] for e in trainer_runs.metrics(undisturbed)
+        ]
+    weights = [run / "models" / "rl" / "model.safetensors" for run in (undisturbed, replayed)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_a_stale_engine_stops_the_run_at_the_next_sync(
+    trainer_runs: Any, quickstart: Path, short_rl: list[str], tmp_path: Path
+) -> None:
+    """The engine reads the folder of an old version: plausible output, wrong weights."""
+    plant = tmp_path / "sitecustomize.py"
+    plant.write_text(
+        "import importlib.abc, sys\n"
+        "class Finder(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'retool_trainer.engines._embedded':\n"
+        "            sys.meta_path.remove(self)\n"
+        "            import retool_trainer.engines._decoder as decoder\n"
+        "            real = decoder.Decoder.load\n"
+        "            def load(self, folder):\n"
+        "                if 'version-000002' not in str(folder):\n"
+        "                    real(self, folder)\n"
+        "            decoder.Decoder.load = load\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    done = trainer_runs.run(
+        "run",
+        "--run-dir",
+        str(tmp_path / "run"),
+        *short_rl,
+        environment={"PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 1
+    assert "after weight version 2 the engine's log-probabilities differ" in done.stderr
+    assert [entry["step"] for entry in trainer_runs.metrics(tmp_path / "run")] == [1]
