@@ -14,6 +14,7 @@ _contexts = threading.local()
 
 _MAX_LOG2 = 1e15
 _MAX_FACTORIAL = 1e12
+_MAX_DETERMINANT = 8
 _MAX_TERMS = 10_000
 _MAX_TRIG_LOG2 = 4_000
 
@@ -88,6 +89,8 @@ class Evaluator:
                 if node.name == "deg":
                     return value * mp.pi / 180
                 return value / 100 if node.name == "%" else value
+            case Kind.OPAQUE if node.name == "det" and node.args[0].kind is Kind.MATRIX:
+                return self._determinant(node.args[0])
             case Kind.OPAQUE if node.name in ("sum", "prod"):
                 known = self._big(node)
                 return self._opaque(node) if known is None else known
@@ -95,6 +98,14 @@ class Evaluator:
                 return self._opaque(node)
             case _:
                 raise NotExact(node.kind)
+
+    def _determinant(self, matrix: Node) -> Any:
+        size = int(matrix.name)
+        if size * size != len(matrix.args) or size > _MAX_DETERMINANT:
+            raise NotExact("determinant")
+        cells = [self._value(cell) for cell in matrix.args]
+        rows = [cells[row * size : (row + 1) * size] for row in range(size)]
+        return self._mp.det(self._mp.matrix(rows))
 
     def _opaque(self, node: Node) -> Any:
         return self._hashed(node.name, [self._printed(part) for part in node.args])

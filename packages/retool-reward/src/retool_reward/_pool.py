@@ -134,33 +134,42 @@ class Worker:
         Raises:
             GraderError: The machinery failed, not the question.
         """
-        connection = self._started()
-        try:
-            connection.settimeout(_TAKE_TIME_S)
-            connection.sendall(json.dumps([pred, gold, decimal_places]).encode() + b"\n")
-            return self._wait(connection, time_s)
-        except OSError as error:
+        for _ in range(2):  # a worker that died while idle is replaced, once
+            connection = self._started()
+            try:
+                connection.settimeout(_TAKE_TIME_S)
+                connection.sendall(json.dumps([pred, gold, decimal_places]).encode() + b"\n")
+                asked = self._wait(connection, time_s)
+            except OSError as error:
+                if self._server.closed:
+                    raise GraderError("the grader was closed") from error
+                asked = None
+            except BaseException:
+                self.kill()  # an interrupted question must not be answered to the next one
+                raise
+            if asked is not None:
+                return asked
             self.kill()
-            raise GraderError(f"the grader's worker hung up: {error}") from error
-        except BaseException:
-            self.kill()  # an interrupted question must not be answered to the next one
-            raise
+        raise GraderError("two workers in a row died before they took a question")
 
-    def _wait(self, connection: socket.socket, time_s: float) -> Asked:
+    def _wait(self, connection: socket.socket, time_s: float) -> Asked | None:
+        """Return what became of the question; None if the worker died before it took it."""
         received = b""
         end = time.monotonic() + _TAKE_TIME_S
         taken = False
         while not received.endswith(b"\n"):
             left = end - time.monotonic()
             if left <= 0 or not select.select([connection], [], [], left)[0]:
-                self.kill()
                 if not taken:
-                    raise GraderError(f"no worker took the question within {_TAKE_TIME_S} s")
+                    return None
+                self.kill()
                 late = Reason.TIMEOUT if GOLD_READ in received else Reason.GOLD_UNPARSABLE
                 return Asked(verdict=None, reason=late)
             chunk = connection.recv(65536)
             if not chunk and self._server.closed:
                 raise GraderError("the grader was closed")
+            if not chunk and not taken:
+                return None
             if not chunk:  # killed by the kernel, or out of memory where Python could not say so
                 self.kill()
                 return Asked(verdict=None, reason=Reason.OUT_OF_MEMORY)
