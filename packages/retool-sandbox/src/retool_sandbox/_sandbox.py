@@ -24,6 +24,7 @@ T = TypeVar("T")
 ALLOW_NONE = "RETOOL_SANDBOX_ALLOW_NONE"
 _ISOLATIONS = ("require", "best_effort", *(level.value for level in Level))
 ANSWER_GRACE_S = 10.0
+_TRIES = 10
 _TIERS = ("stdlib", "math", "science")
 
 logger = logging.getLogger(__name__)
@@ -259,8 +260,12 @@ class Sandbox:
 
     async def _run(self, request: dict[str, Any], blobs: list[bytes]) -> RunResult:
         async with self._slots:
-            worker = await self._live_worker()
-            answer = await worker.ask(request, blobs, _deadline_s(request))
+            for _ in range(_TRIES):
+                worker = await self._live_worker()
+                answer = await worker.ask(request, blobs, _deadline_s(request))
+                # A spare that somebody killed while it waited: nothing ran, another one may.
+                if answer[0]["outcome"] != "not_started":
+                    break
         return _result(answer, worker.level)
 
     async def _turn(
@@ -366,7 +371,7 @@ def _result(answer: Answer, level: str, *, lost: bool = False) -> RunResult:
     head, blobs = answer
     if head["outcome"] == "broken":
         raise SandboxError(f"the zygote could not start the run: {head['detail']}")
-    if head["outcome"] in ("cancelled", "lost"):
+    if head["outcome"] in ("cancelled", "lost", "not_started"):
         raise RunLost(head["detail"] or "the run was cancelled")
     out_head, out_tail, err_head, err_tail, value, trace = blobs
     cut_out, cut_err = head["cut"]

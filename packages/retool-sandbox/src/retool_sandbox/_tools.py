@@ -122,12 +122,13 @@ class ToolRegistry:
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments, strict=False)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 return _bad(f"The arguments of {name} are not valid JSON: {error}.")
         if not isinstance(arguments, Mapping):
             kind = type(arguments).__name__
             return _bad(f"The arguments of {name} must be a JSON object, got {kind}.")
         try:
+            # Strict: "3" is no number. The model is told, instead of something being guessed.
             checked = tool.arguments.model_validate(dict(arguments), strict=True)
         except pydantic.ValidationError as error:
             return _bad(f"Bad arguments for {name}: {_explain(error)}.")

@@ -70,6 +70,8 @@ class Child:
     reader: FrameReader = field(default_factory=lambda: FrameReader(MAX_REPORT_BYTES))
     ended: bool = False
     link_open: bool = True
+    unread: bool = False
+    """It ended before it read its request: nothing of the program ran."""
 
 
 @dataclass(slots=True)
@@ -322,6 +324,9 @@ class Zygote:
             data = os.read(child.link, 1 << 16)
         except BlockingIOError:
             return
+        except ConnectionResetError:
+            child.unread = True
+            data = b""
         except OSError:
             data = b""
         bodies: list[bytes] = []
@@ -369,6 +374,8 @@ class Zygote:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.init_pid, signal.SIGKILL)
         if child.job is not None:
+            if child.link_open:
+                self._on_link(child)
             self._finish(child, status, usage)
         self._drop_link(child)
         if child in self._spares:
@@ -479,7 +486,7 @@ class Zygote:
                 job.verdict = "timed_out"
                 job.detail = f"killed after {job.cpu_limit:g} s of CPU time"
             elif number == signal.SIGKILL and self._jail.filters and not child.fork:
-                job.verdict = "lost"
+                job.verdict = "not_started" if child.unread else "lost"
                 job.detail = "the program's process was killed from outside"
             else:
                 if number == signal.SIGSYS and self._jail.filters:
