@@ -7,7 +7,7 @@
 # Not built here (no Docker daemon at hand); hadolint and the tests read it.
 
 FROM python:3.11-slim-bookworm AS wheels
-RUN pip install --no-cache-dir uv==0.9.30
+RUN pip install --no-cache-dir uv==0.13.9
 WORKDIR /src
 COPY . .
 RUN uv build --all-packages --wheel --out-dir /wheels \

@@ -5,7 +5,7 @@
 # Not built or run on a GPU here; hadolint and the tests read it.
 
 FROM python:3.11-slim-bookworm AS wheels
-RUN pip install --no-cache-dir uv==0.9.30
+RUN pip install --no-cache-dir uv==0.13.9
 WORKDIR /src
 COPY . .
 RUN uv build --all-packages --wheel --out-dir /wheels \

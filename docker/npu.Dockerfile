@@ -13,7 +13,7 @@ ARG CHIP=
 
 # --- our wheels, from the sources ------------------------------------------------------------------
 FROM python:3.11-slim-bookworm AS wheels
-RUN pip install --no-cache-dir uv==0.9.30
+RUN pip install --no-cache-dir uv==0.13.9
 WORKDIR /src
 COPY . .
 RUN uv build --all-packages --wheel --out-dir /wheels

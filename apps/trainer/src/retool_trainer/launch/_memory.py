@@ -83,7 +83,7 @@ def policy_items(
     # Logits in the forward's type, their fp32 copy, and the gradient.
     logits = tokens * size.vocabulary / tp * (width + 4 + 4)
     items = [
-        _item("weights", width * parameters, f"{parameters / 1e9:.2f} G x {width} bytes"),
+        _item("weights", width * parameters, f"{parameters / 1e6:.1f} M x {width} bytes"),
         _item("gradients", 4 * parameters, "fp32 accumulation"),
         _item("activations", activations, how),
         _item("logits", logits, f"{tokens} tokens x {size.vocabulary} / TP{tp}, with gradient"),

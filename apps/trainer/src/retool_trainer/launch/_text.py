@@ -23,7 +23,7 @@ def _lines(plan: Plan) -> Iterator[str]:
     )
     if size is not None:
         yield (
-            f"model: {size.num_parameters / 1e9:.2f} G parameters, {size.num_layers} layers, "
+            f"model: {_count(size.num_parameters)} parameters, {size.num_layers} layers, "
             f"{size.num_heads} heads, {size.num_kv_heads} key/value heads ({size.source})"
         )
     for stage in plan.stages:
@@ -64,6 +64,10 @@ def _lines(plan: Plan) -> Iterator[str]:
             yield f"FAIL  {fault}"
     else:
         yield "ok    nothing speaks against starting it"
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e9:.2f} G" if number >= 1e9 else f"{number / 1e6:.2f} M"
 
 
 def _seat_lines(seats: list[Seat]) -> Iterator[str]:
