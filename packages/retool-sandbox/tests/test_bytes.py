@@ -10,7 +10,9 @@ from retool_sandbox._guest._capture import Capture
 from retool_sandbox._guest._scratch import measure, remove_tree
 from retool_sandbox._text import join_cut
 
-heads = st.dictionaries(st.text(max_size=8).filter(lambda key: key != "blobs"), st.integers() | st.text())
+heads = st.dictionaries(
+    st.text(max_size=8).filter(lambda key: key != "blobs"), st.integers() | st.text()
+)
 
 
 @given(heads, st.lists(st.binary(max_size=300), max_size=5), st.data())

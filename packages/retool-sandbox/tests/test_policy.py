@@ -89,7 +89,11 @@ def test_realistic_programs_pass_the_math_policy(realistic_case: dict[str, Any])
 def test_allowed_modules_pass_in_every_form_of_import(module: str, name: str) -> None:
     if keyword.iskeyword(name):
         return
-    for source in (f"import {module}", f"import {module} as {name}", f"from {module} import {name}"):
+    for source in (
+        f"import {module}",
+        f"import {module} as {name}",
+        f"from {module} import {name}",
+    ):
         assert review_source(source, STRICT) is None
 
 

@@ -1,5 +1,7 @@
 """Runs, sessions, limits, and what happens when a process of ours is killed."""
 
+# ruff: noqa: ASYNC240, ASYNC110, PTH110, PTH208, SIM117
+
 import asyncio
 import os
 import signal
@@ -83,9 +85,7 @@ async def test_wall_limit_keeps_partial_output(sandbox: Sandbox) -> None:
 
 
 async def test_cpu_limit_counts_all_threads(sandbox: Sandbox) -> None:
-    result = await sandbox.run(
-        "while True: pass", limits=Limits(wall_time_s=60.0, cpu_time_s=0.2)
-    )
+    result = await sandbox.run("while True: pass", limits=Limits(wall_time_s=60.0, cpu_time_s=0.2))
     assert result.outcome is Outcome.TIMED_OUT
     assert "CPU" in (result.detail or "")
 
@@ -109,8 +109,7 @@ async def test_memory_limit_holds_without_a_cgroup() -> None:
 
 async def test_processes_only_when_allowed(sandbox: Sandbox) -> None:
     code = (
-        "from multiprocessing import Pool\ndef f(x): return x * x\n"
-        "print(Pool(2).map(f, [1, 2, 3]))"
+        "from multiprocessing import Pool\ndef f(x): return x * x\nprint(Pool(2).map(f, [1, 2, 3]))"
     )
     refused = await sandbox.run(code)
     assert "PermissionError" in (refused.traceback or "")

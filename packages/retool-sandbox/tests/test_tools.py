@@ -1,5 +1,7 @@
 """The tool registry and the ready-made code interpreter."""
 
+# ruff: noqa: E501
+
 import asyncio
 import json
 from collections.abc import AsyncIterator
@@ -154,7 +156,7 @@ async def test_registering_rejects_what_has_no_spec() -> None:
     def blocking(word: str) -> str:
         return word
 
-    async def untyped(word) -> str:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    async def untyped(word) -> str:  # type: ignore[no-untyped-def]
         return word
 
     async def fine(word: str) -> str:

@@ -3,6 +3,7 @@
 from ._errors import IsolationUnavailable, QueueFull, RunLost, SandboxError
 from ._interpreter import CODE_INTERPRETER_SPEC, code_interpreter
 from ._policy import Policy
+from ._remote import RemoteSandbox, RemoteSession
 from ._sandbox import Sandbox, Session
 from ._sync import SyncSandbox, SyncSession
 from ._tools import ToolRegistry, ToolReply, ToolSession
@@ -16,6 +17,8 @@ __all__ = [
     "Outcome",
     "Policy",
     "QueueFull",
+    "RemoteSandbox",
+    "RemoteSession",
     "RunLost",
     "RunResult",
     "Sandbox",

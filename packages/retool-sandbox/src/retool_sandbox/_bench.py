@@ -45,7 +45,7 @@ async def _process(command: list[str], code: str) -> str:
         )
         out, _ = await process.communicate()
     finally:
-        Path(file.name).unlink()
+        Path(file.name).unlink()  # noqa: ASYNC240
     return out.decode()
 
 
@@ -53,7 +53,16 @@ def _bwrap() -> list[str] | None:
     path = shutil.which("bwrap")
     if path is None:
         return None
-    command = [path, "--ro-bind", "/", "/", "--tmpfs", "/dev/shm", "--unshare-all", "--die-with-parent"]
+    command = [
+        path,
+        "--ro-bind",
+        "/",
+        "/",
+        "--tmpfs",
+        "/dev/shm",
+        "--unshare-all",
+        "--die-with-parent",
+    ]
     command += ["--proc", "/proc", "--dev", "/dev", sys.executable, "-I"]
     probe = subprocess.run([*command, "-c", "print(1)"], capture_output=True, check=False)
     return command if probe.returncode == 0 else None
@@ -162,7 +171,7 @@ async def _extras() -> Report:
                 times.append(time.perf_counter() - started)
         extra[f"cold_start_{tier}_s"] = round(percentile(times, 0.5), 4)
     started = time.perf_counter()
-    subprocess.run([sys.executable, "-S", "-c", "pass"], check=True)
+    subprocess.run([sys.executable, "-S", "-c", "pass"], check=True)  # noqa: ASYNC221
     extra["python_start_s"] = round(time.perf_counter() - started, 4)
     async with Sandbox(concurrency=1, spares=1) as sandbox:
         late: list[float] = []

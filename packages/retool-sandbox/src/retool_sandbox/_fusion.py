@@ -1,4 +1,4 @@
-"""SandboxFusion's request and reply, so that its clients (verl's tool) can point at this service."""
+"""SandboxFusion's request and reply, so that its clients (verl's tool) can use this service."""
 
 from dataclasses import replace
 from typing import Any

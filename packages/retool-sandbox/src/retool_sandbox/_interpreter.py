@@ -1,11 +1,10 @@
 """The ready-made `code_interpreter` tool."""
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
 from ._policy import Policy
-from ._sandbox import Sandbox
 from ._tools import BAD_CALL, ToolFunction, ToolRegistry, ToolReply
 from ._types import Limits, Outcome, RunResult
 
@@ -23,10 +22,22 @@ CODE_INTERPRETER_SPEC: Mapping[str, Any] = {
 }
 
 
-class _Runner(Protocol):
+class Runner(Protocol):
+    """A session, here or on a service."""
+
     async def run(
         self, code: str, *, limits: Limits | None = None, policy: Policy | None = None
-    ) -> RunResult: ...
+    ) -> RunResult:
+        """Run one program."""
+        ...
+
+
+class AnySandbox(Runner, Protocol):
+    """A Sandbox or a RemoteSandbox."""
+
+    def session(self, *, limits: Limits | None = None) -> AbstractAsyncContextManager[Runner]:
+        """Open an interpreter whose variables persist."""
+        ...
 
 
 def reply_text(result: RunResult) -> str:
@@ -43,7 +54,7 @@ def reply_text(result: RunResult) -> str:
 
 
 def code_interpreter(
-    sandbox: Sandbox,
+    sandbox: AnySandbox,
     *,
     concurrency: int = 32,
     limits: Limits | None = None,
@@ -59,7 +70,7 @@ def code_interpreter(
     """
     registry = ToolRegistry(concurrency=concurrency)
 
-    def bind(runner: _Runner) -> ToolFunction:
+    def bind(runner: Runner) -> ToolFunction:
         async def run(code: str) -> ToolReply:
             if not code.strip():
                 text = "Error: the code is empty; give a Python program in `code`."

@@ -6,14 +6,15 @@ import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Self
-
-import aiohttp
+from typing import TYPE_CHECKING, Any, Self
 
 from ._errors import QueueFull, RunLost, SandboxError
 from ._policy import Policy
 from ._types import Level, Limits, RunResult
 from ._wire import limits_to_json, result_from_json
+
+if TYPE_CHECKING:
+    import aiohttp
 
 COOL_DOWN_S = 2.0
 ANSWER_GRACE_S = 60.0  # a run may wait in the service's queue
@@ -61,6 +62,8 @@ class RemoteSandbox:
         self._client: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
+        import aiohttp  # 0.3 s, which only its users should wait for
+
         self._client = aiohttp.ClientSession(
             headers=self._headers,
             connector=aiohttp.TCPConnector(limit=0),
@@ -149,6 +152,8 @@ class RemoteSandbox:
     async def _once(
         self, host: _Host, method: str, path: str, body: dict[str, Any] | None, deadline_s: float
     ) -> dict[str, Any]:
+        import aiohttp
+
         if self._client is None:
             raise SandboxError("open it first: `async with RemoteSandbox(...) as sandbox`")
         try:

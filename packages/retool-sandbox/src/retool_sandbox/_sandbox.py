@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 class Sandbox:
     """Runs Python programs that nobody has read.
 
-    Use it as an async context manager. It belongs to the event loop that entered it; calls from other
-    loops of the same process are carried over to that loop.
+    Use it as an async context manager. It belongs to the event loop that entered it; calls from
+    other loops of the same process are carried over to that loop.
 
     Args:
         tier: Libraries that are loaded before the first run: "stdlib", "math" (numpy, sympy) or
@@ -70,7 +70,9 @@ class Sandbox:
         policy: Policy | None = None,
     ) -> None:
         if isolation not in _ISOLATIONS:
-            raise ValueError(f"isolation must be one of {', '.join(_ISOLATIONS)}, got {isolation!r}")
+            raise ValueError(
+                f"isolation must be one of {', '.join(_ISOLATIONS)}, got {isolation!r}"
+            )
         if isolation == "none" and os.environ.get(ALLOW_NONE) != "1":
             raise IsolationUnavailable(
                 f"isolation='none' runs untrusted code unprotected; set {ALLOW_NONE}=1 to allow it"
@@ -118,7 +120,7 @@ class Sandbox:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the start found out: level, Landlock version, how memory is limited, failed probes."""
+        """What the start found out: level, Landlock version, memory limit, failed probes."""
         if self._worker is None:
             raise SandboxError("the sandbox is not open; use `async with Sandbox() as sandbox`")
         return self._worker.facts
@@ -250,7 +252,9 @@ class Sandbox:
             raise
         if self._isolation == "best_effort" and level not in (Level.FULL, Level.LANDLOCK):
             logger.warning(
-                "isolation is only %r here: %s", level.value, "; ".join(worker.facts["failed_probes"])
+                "isolation is only %r here: %s",
+                level.value,
+                "; ".join(worker.facts["failed_probes"]),
             )
 
     async def check(self) -> list[Check]:

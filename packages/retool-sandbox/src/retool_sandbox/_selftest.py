@@ -1,5 +1,8 @@
 """Attack every guarantee that a level claims; a sandbox whose attack succeeds does not open."""
 
+# One small file in a temporary folder.
+# ruff: noqa: ASYNC240
+
 import asyncio
 import os
 import secrets
@@ -98,9 +101,7 @@ async def quick_checks(run: Run, level: Level, known: frozenset[str]) -> list[Ch
     """The attacks of every start: files, processes, network, memory. Takes milliseconds."""
     limits = Limits(wall_time_s=20.0)
     small = replace(limits, memory_mib=32)
-    listed, memory = await asyncio.gather(
-        _attacks(run, level, known, limits), run(_MEMORY, small)
-    )
+    listed, memory = await asyncio.gather(_attacks(run, level, known, limits), run(_MEMORY, small))
     return [*listed, _memory_check(memory)]
 
 

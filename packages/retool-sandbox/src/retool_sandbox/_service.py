@@ -114,7 +114,7 @@ class Service:
         """Turn new requests away and wait for those in flight."""
         self._stopping = True
         end = time.monotonic() + deadline_s
-        while self._in_flight and time.monotonic() < end:
+        while self._in_flight and time.monotonic() < end:  # noqa: ASYNC110  (with a deadline)
             await asyncio.sleep(0.02)
 
     # -- around every request ------------------------------------------------------------------

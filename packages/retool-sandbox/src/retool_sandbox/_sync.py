@@ -41,7 +41,7 @@ class LoopThread:
 
 
 class SyncSandbox:
-    """A context manager around Sandbox; takes the same arguments and is safe to use from threads."""
+    """A context manager around Sandbox with the same arguments; threads may share it."""
 
     def __init__(self, **arguments: Any) -> None:
         self._sandbox = Sandbox(**arguments)
@@ -120,6 +120,4 @@ class SyncSession:
         limits: Limits | None = None,
     ) -> RunResult:
         """Run one turn; see Session.run."""
-        return self._owner._call(
-            self._session.run(code, stdin=stdin, files=files, limits=limits)
-        )
+        return self._owner._call(self._session.run(code, stdin=stdin, files=files, limits=limits))

@@ -42,8 +42,8 @@ class _Tool:
 class ToolRegistry:
     """The tools of one model, with one limit on how many calls run at the same time.
 
-    The limit is taken in `execute` and nowhere else: a semaphore that is taken twice on the way hangs
-    as soon as enough calls are in flight.
+    The limit is taken in `execute` and nowhere else: a semaphore that is taken twice on the way
+    hangs as soon as enough calls are in flight.
 
     Args:
         concurrency: Calls that run at the same time.

@@ -38,7 +38,7 @@ class Limits:
     memory_mib: int = 1024
     """What the program may use on top of the preloaded libraries."""
     output_kib: int = 64
-    """Kept per stream: head and tail, the middle is cut. A program that writes 16 times this is killed."""
+    """Kept per stream: head and tail, the middle is cut. 16 times this ends the program."""
     scratch_mib: int = 64
     scratch_files: int = 4096
     processes: int = 1

@@ -26,7 +26,7 @@ def limits_from_json(data: Any, default: Limits, ceiling: Limits) -> Limits:
         return default
     if not isinstance(data, dict):
         raise BadRequestError("limits must be an object")
-    given: dict[str, Any] = {str(key): value for key, value in data.items()}  # pyright: ignore
+    given: dict[str, Any] = {str(key): value for key, value in data.items()}  # pyright: ignore[reportUnknownVariableType]
     known = {field.name for field in fields(Limits)}
     unknown = sorted(set(given) - known)
     if unknown:

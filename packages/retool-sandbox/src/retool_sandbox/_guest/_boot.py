@@ -12,7 +12,8 @@ import time
 import traceback
 from typing import Any
 
-from .._frames import pack
+from retool_sandbox._frames import pack
+
 from . import _kernel as kernel
 from . import _program
 from ._cgroups import Group, NoSlots, Slots, make_group, open_slots, remove_group
@@ -235,7 +236,7 @@ def _become_zygote(
 
 
 def _write_bytecode(view: View, path: list[str]) -> None:
-    """Have the libraries compiled once, where the installer did not (uv): saves seconds per start."""
+    """Compile the libraries once where the installer did not (uv): saves seconds per start."""
     for name in view.preload:
         homes = [f"{root}/{name}" for root in view.package_roots if os.path.isdir(f"{root}/{name}")]
         if homes and not os.path.isdir(f"{homes[0]}/__pycache__") and os.access(homes[0], os.W_OK):

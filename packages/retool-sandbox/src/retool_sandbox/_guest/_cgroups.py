@@ -147,7 +147,9 @@ class Slots:
 
     def _oom_count(self, slot: Slot) -> int:
         name = "memory.events" if self.group.version == 2 else "memory.oom_control"
-        match = re.search(r"^oom_kill (\d+)", self._read(self.memory_fd, f"{slot.name}/{name}"), re.M)
+        match = re.search(
+            r"^oom_kill (\d+)", self._read(self.memory_fd, f"{slot.name}/{name}"), re.MULTILINE
+        )
         return int(match[1]) if match else 0
 
     def was_oom(self, slot: Slot) -> bool:

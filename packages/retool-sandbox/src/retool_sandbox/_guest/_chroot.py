@@ -28,6 +28,8 @@ def build_copy(view: View, root: str) -> None:
         target = root + guest
         os.makedirs(os.path.dirname(target), exist_ok=True)
         if os.path.isdir(source):
-            shutil.copytree(source, target, copy_function=_link_or_copy, ignore=_SKIP, symlinks=True)
+            shutil.copytree(
+                source, target, copy_function=_link_or_copy, ignore=_SKIP, symlinks=True
+            )
         else:
             _link_or_copy(source, target)

@@ -127,8 +127,8 @@ def drop_capabilities() -> None:
 def pause_process(flags: int, stack: Any) -> int:
     """Clone a process that shares our memory and only ever sleeps: the init of a pid namespace.
 
-    A forked init would copy page tables (1 ms with sympy loaded); this one costs a tenth of that. It
-    runs libc's pause() on its own stack and no Python.
+    A forked init would copy page tables (1 ms with sympy loaded); this one costs a tenth of that.
+    It runs libc's pause() on its own stack and no Python.
     """
     top = (ctypes.addressof(stack) + ctypes.sizeof(stack)) & ~0xF
     result = libc.clone(libc.pause, ctypes.c_void_p(top), flags | CLONE_VM | CLONE_FILES | 17, None)

@@ -20,8 +20,8 @@ _ALL = (
 def enter(view: View) -> dict[str, Any]:
     """Leave the host's mounts, network, ids, ipc and name; the next fork is a pid namespace's init.
 
-    As root the view is built first and the identity given up second, so that libraries in root's home
-    are found; otherwise a user namespace comes first and grants the right to mount.
+    As root the view is built first and the identity given up second, so that libraries in root's
+    home are found; otherwise a user namespace comes first and grants the right to mount.
 
     Returns:
         Facts: whether a user namespace is used, and the uid of the programs as the host sees it.

@@ -1,8 +1,8 @@
 """Run user code in the child: compile, execute, show the last value, report how it ended.
 
-Everything here runs next to hostile code and is believed by nobody: the zygote takes from the report
-only what the program itself could print. Names of globals are plain on purpose: a program that walks
-the frames finds nothing but this file.
+Everything here runs next to hostile code and is believed by nobody: the zygote takes from the
+report only what the program itself could print. Names of globals are plain on purpose: a program
+that walks the frames finds nothing but this file.
 """
 
 import ast

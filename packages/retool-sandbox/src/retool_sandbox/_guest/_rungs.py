@@ -85,11 +85,11 @@ class Jail:
             self._scratch.make(serial)
 
     def limit_process(self, pid: int, limits: dict[str, Any], *, fresh: bool) -> None:
-        """Set the rlimits of one run or turn from outside; the child itself may only read them."""
+        """Set the rlimits of one run or turn from outside; the child may only read them."""
         if self.limits_in_child:
             return
         cpu = math.ceil(limits["cpu_time_s"] or limits["wall_time_s"]) + 1
-        # The kernel counts CPU time from the start of the process: a session's turns add up, and the
+        # The kernel counts CPU time from the start of the process: a session's turns add up, the
         # precise check of the supervisor is the one that counts.
         if not fresh:
             cpu = resource.RLIM_INFINITY
@@ -266,7 +266,7 @@ class FullJail(SeccompJail):
         self._own_pids = os.open("self/ns/pid", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc_fd)
 
     def proc_name(self, pid: int) -> str:
-        # Our procfs is the host's (a descriptor only: programs never have it), so its pids are, too.
+        # Our procfs is the host's (a descriptor that programs never have), and so are its pids.
         fd = kernel.pidfd_open(pid)
         try:
             info = os.open(f"self/fdinfo/{fd}", os.O_RDONLY, dir_fd=self._proc_fd)
@@ -308,8 +308,7 @@ class FullJail(SeccompJail):
         self._harden(profile)
         if self._abi:
             rules = [
-                (path, landlock.READ)
-                for path in (GUEST_STDLIB, GUEST_PACKAGES, *self.view.system)
+                (path, landlock.READ) for path in (GUEST_STDLIB, GUEST_PACKAGES, *self.view.system)
             ]
             rules += [*_DEVICES, (SCRATCH, landlock.EVERYTHING & ~1), ("/", landlock.READ_DIR)]
             landlock.restrict(self._abi, rules)

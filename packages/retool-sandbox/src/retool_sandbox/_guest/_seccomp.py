@@ -14,8 +14,22 @@ _ERRNO = 0x00050000
 _NR, _ARCH_OFFSET = 0, 4
 _CLONE_THREAD = 0x10000
 _CLONE_NAMESPACES = 0x7E020000 | 0x80  # and CLONE_NEWTIME
-_F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY, _F_SETPIPE_SZ = 8, 10, 15, 1024, 1026, 1031
-_IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # is a tty? size? bytes waiting? fd flags
+_F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY, _F_SETPIPE_SZ = (
+    8,
+    10,
+    15,
+    1024,
+    1026,
+    1031,
+)
+_IOCTLS = (
+    0x5401,
+    0x5413,
+    0x541B,
+    0x5421,
+    0x5450,
+    0x5451,
+)  # is a tty? size? bytes waiting? fd flags
 _PRCTLS = (3, 15, 16, 21, 23, 39, 0x53564D41)  # readers, thread names, names of anonymous memory
 
 Instruction = tuple[int, int, int, int]

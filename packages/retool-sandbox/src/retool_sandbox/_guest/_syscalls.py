@@ -4,27 +4,33 @@
 """
 
 ALLOWED = frozenset(
-    """
-    read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 open openat
-    creat close close_range stat fstat lstat newfstatat statx lseek access faccessat
-    faccessat2 readlink readlinkat getdents getdents64 getcwd chdir fchdir mkdir mkdirat
-    rmdir unlink unlinkat rename renameat renameat2 link linkat symlink symlinkat truncate
-    ftruncate fallocate chmod fchmod fchmodat umask fsync fdatasync flock dup dup2 dup3 pipe
-    pipe2 sendfile copy_file_range utime utimes utimensat futimesat statfs fstatfs fadvise64
-    mmap munmap mprotect mremap brk madvise msync mincore membarrier clock_gettime
-    clock_getres clock_nanosleep nanosleep gettimeofday time times getitimer setitimer alarm
-    timer_create timer_settime timer_gettime timer_delete timer_getoverrun timerfd_create
-    timerfd_settime timerfd_gettime rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending
-    rt_sigtimedwait rt_sigsuspend sigaltstack pause signalfd signalfd4 restart_syscall exit
-    exit_group getpid getppid gettid getuid geteuid getgid getegid getgroups getresuid
-    getresgid getpgrp getpgid getsid sched_yield sched_getaffinity sched_getparam
-    sched_getscheduler sched_get_priority_max sched_get_priority_min getpriority wait4
-    waitid set_tid_address set_robust_list futex futex_waitv rseq arch_prctl uname sysinfo
-    getrusage getrlimit getrandom getcpu poll ppoll select pselect6 epoll_create
-    epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2 eventfd eventfd2 recvfrom
-    shutdown getsockname getpeername getsockopt
-    """.split()
-)
+    [
+        "read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev",
+        "preadv2", "pwritev2", "open", "openat", "creat", "close", "close_range", "stat",
+        "fstat", "lstat", "newfstatat", "statx", "lseek", "access", "faccessat", "faccessat2",
+        "readlink", "readlinkat", "getdents", "getdents64", "getcwd", "chdir", "fchdir",
+        "mkdir", "mkdirat", "rmdir", "unlink", "unlinkat", "rename", "renameat", "renameat2",
+        "link", "linkat", "symlink", "symlinkat", "truncate", "ftruncate", "fallocate", "chmod",
+        "fchmod", "fchmodat", "umask", "fsync", "fdatasync", "flock", "dup", "dup2", "dup3",
+        "pipe", "pipe2", "sendfile", "copy_file_range", "utime", "utimes", "utimensat",
+        "futimesat", "statfs", "fstatfs", "fadvise64", "mmap", "munmap", "mprotect", "mremap",
+        "brk", "madvise", "msync", "mincore", "membarrier", "clock_gettime", "clock_getres",
+        "clock_nanosleep", "nanosleep", "gettimeofday", "time", "times", "getitimer",
+        "setitimer", "alarm", "timer_create", "timer_settime", "timer_gettime", "timer_delete",
+        "timer_getoverrun", "timerfd_create", "timerfd_settime", "timerfd_gettime",
+        "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigpending", "rt_sigtimedwait",
+        "rt_sigsuspend", "sigaltstack", "pause", "signalfd", "signalfd4", "restart_syscall",
+        "exit", "exit_group", "getpid", "getppid", "gettid", "getuid", "geteuid", "getgid",
+        "getegid", "getgroups", "getresuid", "getresgid", "getpgrp", "getpgid", "getsid",
+        "sched_yield", "sched_getaffinity", "sched_getparam", "sched_getscheduler",
+        "sched_get_priority_max", "sched_get_priority_min", "getpriority", "wait4", "waitid",
+        "set_tid_address", "set_robust_list", "futex", "futex_waitv", "rseq", "arch_prctl",
+        "uname", "sysinfo", "getrusage", "getrlimit", "getrandom", "getcpu", "poll", "ppoll",
+        "select", "pselect6", "epoll_create", "epoll_create1", "epoll_ctl", "epoll_wait",
+        "epoll_pwait", "epoll_pwait2", "eventfd", "eventfd2", "recvfrom", "shutdown",
+        "getsockname", "getpeername", "getsockopt",
+    ]
+)  # fmt: skip
 
 NUMBERS: dict[str, dict[str, int]] = {
     "x86_64": {

@@ -1,4 +1,4 @@
-"""What of the host a program may read: the standard library, the tier's packages, shared libraries."""
+"""What of the host a program may read: standard library, the tier's packages, shared libraries."""
 
 import os
 import sys
@@ -63,7 +63,8 @@ def _requirements(root: str, info: str) -> set[str]:
                 if line.startswith("Requires-Dist:") and "extra ==" not in line:
                     text = line[14:].strip()
                     end = next(
-                        (i for i, c in enumerate(text) if not (c.isalnum() or c in "._-")), len(text)
+                        (i for i, c in enumerate(text) if not (c.isalnum() or c in "._-")),
+                        len(text),
                     )
                     names.add(_normal(text[:end]))
     except FileNotFoundError:

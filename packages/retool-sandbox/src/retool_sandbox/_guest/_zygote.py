@@ -16,7 +16,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._frames import FrameReader, pack
+from retool_sandbox._frames import FrameError, FrameReader, pack
+
 from . import _kernel as kernel
 from ._capture import Capture
 from ._cgroups import NoSlots, Slots
@@ -31,7 +32,7 @@ EXIT_GRACE_S = 1.0  # a run that reported just in time may still be giving its m
 _SIZE = struct.Struct(">I")
 
 
-class InChild(BaseException):  # noqa: N818
+class InChild(BaseException):
     """Unwinds the stack of the zygote in a fresh child, so that a program finds none of it."""
 
     def __init__(self, setup: "Setup") -> None:
@@ -230,7 +231,9 @@ class Zygote:
                 self._sessions[session] = child
         now = time.monotonic()
         keep = limits["output_kib"] * 1024
-        job = Job(head["id"], limits, now, self._cpu_time(child), Capture(keep), Capture(keep), fresh)
+        job = Job(
+            head["id"], limits, now, self._cpu_time(child), Capture(keep), Capture(keep), fresh
+        )
         if not fresh:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGCONT)
@@ -242,11 +245,11 @@ class Zygote:
         heapq.heappush(self._deadlines, (now + limits["wall_time_s"], job.job_id, "wall"))
         if job.cpu_limit < limits["wall_time_s"]:
             heapq.heappush(self._deadlines, (now + job.cpu_limit, job.job_id, "cpu"))
-        self._next_tick = min(self._next_tick, now + TICK_S) if self._next_tick > now else now + TICK_S
-        try:
+        self._next_tick = (
+            min(self._next_tick, now + TICK_S) if self._next_tick > now else now + TICK_S
+        )
+        with contextlib.suppress(OSError):  # it died meanwhile; the reaper says how
             self._forward(child, body)
-        except OSError:
-            pass  # it died meanwhile; the reaper says how
 
     def _forward(self, child: Child, body: bytes) -> None:
         os.set_blocking(child.link, True)
@@ -299,7 +302,9 @@ class Zygote:
             os.close(fd)
         for fd in (link, out, err):
             os.set_blocking(fd, False)
-        child = Child(serial, pid, init_pid, link, out, err, key, slot, stack, session, profile["fork"])
+        child = Child(
+            serial, pid, init_pid, link, out, err, key, slot, stack, session, profile["fork"]
+        )
         self._children[pid] = child
         if init_pid:
             self._init_pids.add(init_pid)
@@ -333,7 +338,7 @@ class Zygote:
         if data:
             try:
                 bodies = child.reader.feed(data)
-            except Exception:
+            except FrameError:
                 data = b""  # it forged its report: take the exit status instead
         if not data:
             self._drop_link(child)

@@ -1,8 +1,9 @@
 """The names of slime's and vime's retool `tool_sandbox.py`, on the real sandbox.
 
-Put `from retool_sandbox.compat.tool_sandbox import *` where the example imports its own file. What is
-different: programs are isolated by the kernel, calls run concurrently without blocking the event loop,
-`memory_limit` holds, and `execute_tool` takes its limit once, inside; `SEMAPHORE` is free for the caller.
+Put `from retool_sandbox.compat.tool_sandbox import *` where the example imports its own file. What
+is different: programs are isolated by the kernel, calls run concurrently without blocking the event
+loop, `memory_limit` holds, and `execute_tool` takes its limit once, inside; `SEMAPHORE` is free for
+the caller.
 """
 
 import asyncio
@@ -13,13 +14,13 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from .._interpreter import CODE_INTERPRETER_SPEC, reply_text
-from .._policy import Policy
-from .._sandbox import Sandbox
-from .._sync import LoopThread
-from .._tools import ToolRegistry as _Registry
-from .._tools import ToolReply
-from .._types import Limits, Outcome
+from retool_sandbox._interpreter import CODE_INTERPRETER_SPEC, reply_text
+from retool_sandbox._policy import Policy
+from retool_sandbox._sandbox import Sandbox
+from retool_sandbox._sync import LoopThread
+from retool_sandbox._tools import ToolRegistry as _Registry
+from retool_sandbox._tools import ToolReply
+from retool_sandbox._types import Limits, Outcome
 
 __all__ = ["SEMAPHORE", "TOOL_CONFIGS", "PythonSandbox", "ToolRegistry", "tool_registry"]
 
