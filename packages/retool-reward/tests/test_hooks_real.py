@@ -31,9 +31,11 @@ _RUN_TIME_S = 280
 TRL_SCRIPT = """
 import asyncio, threading
 from types import SimpleNamespace
+from accelerate import PartialState
 from trl import GRPOTrainer
 from retool_reward.hooks.trl import RetoolReward, accuracy_reward
 
+PartialState()
 loop = asyncio.new_event_loop()
 threading.Thread(target=loop.run_forever, daemon=True).start()
 trainer = SimpleNamespace(
@@ -87,7 +89,7 @@ async def main():
     ones = torch.ones(1, 4, dtype=torch.long)
     call = {"name": "code_interpreter", "arguments": "print(1)", "ok": True}
     data = DataProto.from_dict(
-        tensors={"prompts": ones, "responses": ones, "attention_mask": torch.ones(1, 8)},
+        tensors={"prompts": ones, "responses": ones, "attention_mask": ones.repeat(1, 2)},
         non_tensors={
             "data_source": np.array(["math"], dtype=object),
             "reward_model": np.array([{"ground_truth": "3"}], dtype=object),

@@ -38,7 +38,7 @@ class Measure:
 
 def run(*, quick: bool, math500: Path | None, step: Callable[[str], None]) -> list[Measure]:
     """Return the measures; `step` is told what comes next."""
-    scale = 10 if quick else 1
+    scale, rounds = (10, 1) if quick else (1, _ROUNDS)
     theirs = _math_verify()
     measures: list[Measure] = []
     step("integers")
@@ -47,6 +47,7 @@ def run(*, quick: bool, math500: Path | None, step: Callable[[str], None]) -> li
         integer_pairs(20_000 // scale),
         theirs,
         600 // scale,
+        rounds=rounds,
         ratio=100.0,
         least=120_000.0,
     )
@@ -54,17 +55,22 @@ def run(*, quick: bool, math500: Path | None, step: Callable[[str], None]) -> li
     pairs = symbolic_pairs(100)
     right = sum(grade(_boxed(pred), gold).correct is True for pred, gold in pairs)
     measures.append(_measure("symbolic right", right, "of 100", right == 100, "100"))
-    measures += _versus("symbolic", pairs, theirs, 100 // scale, ratio=2.5)
+    measures += _versus("symbolic", pairs, theirs, 100 // scale, rounds=rounds, ratio=2.5)
     if math500 is not None:
         step("MATH-500 golds against themselves")
         golds = [str(json.loads(line)["answer"]) for line in math500.read_text().splitlines()]
         measures += _versus(
-            "math500 self", [(gold, gold) for gold in golds], theirs, 200 // scale, ratio=30.0
+            "math500 self",
+            [(gold, gold) for gold in golds],
+            theirs,
+            200 // scale,
+            rounds=rounds,
+            ratio=30.0,
         )
     step("hostile inputs")
     measures += _hostile(quick=quick)
     step("hostile rows in a batch")
-    measures += asyncio.run(_mixed(_BATCH // scale))
+    measures += asyncio.run(_mixed(_BATCH // scale, rounds))
     return measures
 
 
@@ -90,6 +96,7 @@ def _versus(
     theirs: Callable[[str, str], bool] | None,
     num_theirs: int,
     *,
+    rounds: int,
     ratio: float,
     least: float = 0.0,
 ) -> list[Measure]:
@@ -99,7 +106,7 @@ def _versus(
     boxed = [(_boxed(pred), gold) for pred, gold in pairs]
     for pred, gold in boxed[:20]:
         grade(pred, gold)
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         ours_per_s.append(_rate(lambda pred, gold: grade(pred, gold).correct, boxed))
         if theirs is not None:
             theirs_per_s.append(_rate(theirs, boxed[:num_theirs]))
@@ -201,11 +208,11 @@ def _peak_mib(process: str) -> float:
     return 0.0
 
 
-async def _mixed(num_rows: int) -> list[Measure]:
+async def _mixed(num_rows: int, num_rounds: int) -> list[Measure]:
     """Grade a batch, and the batch with 1 % of its rows hostile, with two workers each."""
     shuffled = random.Random(0)
     rounds: list[tuple[float, float]] = []
-    for turn in range(_ROUNDS):
+    for turn in range(num_rounds):
         clean = [(_boxed(pred), gold) for pred, gold in symbolic_pairs(num_rows, salt=turn * 2)]
         dirty = [(_boxed(pred), gold) for pred, gold in symbolic_pairs(num_rows, salt=turn * 2 + 1)]
         places = shuffled.sample(range(num_rows), max(1, int(num_rows * _HOSTILE_SHARE)))
