@@ -91,6 +91,7 @@ def test_the_engines_follow_the_policy_over_the_nodes() -> None:
         ),
         ("qwen3-4b-cuda", ["engine.memory_fraction=0.9"], "lower engine.memory_fraction"),
         ("qwen3-4b-cuda", ["engine.sync=broadcast"], "two ranks of one nccl group"),
+        ("qwen3-4b-cuda", ["engine.replicas=3"], "3 colocated engines of 2 devices need 6"),
         ("qwen3-4b-cuda", ["rl.schedule.kind=one_step_off"], "nothing can overlap"),
         ("qwen3-4b-cuda", ["devices_per_node=5"], "would cross nodes"),
     ],

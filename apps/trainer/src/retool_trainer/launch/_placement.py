@@ -51,7 +51,7 @@ def place(config: RunConfig, *, timeout_s: float = 60.0) -> Iterator[Placement]:
         options = {"num_cpus": 1}
         yield Placement(policy=(options,) * ranks, engines=(options,) * engines, devices=())
         return
-    widths = _bundle_widths(config, engines)
+    widths = bundle_widths(config)
     _check_devices(platform, sum(widths))
     group = placement_group([platform.ray_bundle(width) for width in widths], strategy="PACK")
     try:
@@ -97,8 +97,13 @@ def place(config: RunConfig, *, timeout_s: float = 60.0) -> Iterator[Placement]:
         remove_placement_group(group)
 
 
-def _bundle_widths(config: RunConfig, engines: int) -> list[int]:
-    """Devices of each bundle: the policy's groups, then, unless they share, the engines'."""
+def bundle_widths(config: RunConfig) -> list[int]:
+    """Devices of each bundle: the policy's groups, then, unless they share, the engines'.
+
+    Raises:
+        PlacementError: Colocated layouts that do not tile the same devices.
+    """
+    engines = config.engine.replicas if config.engine.kind == "vllm" else 0
     policy, engine = config.policy.tensor_parallel, config.engine.tensor_parallel
     groups = config.policy.world_size // policy
     if not engines or not config.engine.colocated:

@@ -17,6 +17,7 @@ from ._memory import (
     policy_items,
 )
 from ._model_size import ModelSize, UnknownModelError, model_size
+from ._placement import PlacementError, bundle_widths
 from ._seats import Seat, seats
 from ._times import StepTime, step_times
 
@@ -52,6 +53,8 @@ class Plan:
     stages: tuple[StagePlan, ...]
     seats: tuple[Seat, ...]
     ray_commands: tuple[str, ...]
+    ray_bundles: tuple[Mapping[str, float], ...]
+    """Of the placement group; empty on CPU, where nothing is reserved."""
     environment: Mapping[str, tuple[Setting, ...]]
     """By role: driver, policy, engine."""
     engines: tuple[EnginePlan, ...]
@@ -89,6 +92,12 @@ def make_plan(
     except UnknownModelError as error:
         size = None
         faults.append(str(error))
+    bundles: tuple[Mapping[str, float], ...] = ()
+    if config.platform != "cpu":
+        try:
+            bundles = tuple(platform.ray_bundle(width) for width in bundle_widths(config))
+        except PlacementError as error:
+            faults.append(str(error))
     taken = seats(config, nodes=nodes, devices_per_node=devices)
     faults += layout_faults(config, size, nodes=nodes, devices_per_node=devices)
     faults += port_faults(config)
@@ -107,6 +116,7 @@ def make_plan(
         stages=_stages(config),
         seats=taken,
         ray_commands=_ray_commands(platform, config, config_file, nodes, devices),
+        ray_bundles=bundles,
         environment={
             "driver": platform.environment("driver", config),
             "policy": platform.environment("policy", config),

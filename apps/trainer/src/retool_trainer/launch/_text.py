@@ -35,6 +35,12 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield "commands"
     for command in plan.ray_commands:
         yield f"  {command}"
+    if plan.ray_bundles:
+        bundles = ", ".join(
+            " ".join(f"{count:g} {name}" for name, count in bundle.items())
+            for bundle in plan.ray_bundles
+        )
+        yield f"  Ray placement group, packed, a bundle for each tensor-parallel group: {bundles}"
     for engine in plan.engines:
         if engine.command:
             yield f"  {engine.name} (started by the run): {' '.join(map(_quote, engine.command))}"
