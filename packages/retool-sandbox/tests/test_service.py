@@ -47,13 +47,13 @@ async def service(*extra: str) -> AsyncIterator[Running]:
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        line = await asyncio.wait_for(process.stdout.readline(), 60)
+        line = await asyncio.wait_for(process.stdout.readline(), 200)
         assert b"http://" in line
         yield Running(process, line.decode().split()[-1])
     finally:
         if process.returncode is None:
             process.terminate()
-        await asyncio.wait_for(process.wait(), 60)
+        await asyncio.wait_for(process.wait(), 200)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -193,7 +193,7 @@ async def test_two_hundred_clients_with_a_slow_and_a_malicious_one(
                 return f"{number}\n"
             return (await remote.run(f"print({number})", limits=limits)).stdout
 
-        results = await asyncio.wait_for(asyncio.gather(*map(client, range(200))), 120)
+        results = await asyncio.wait_for(asyncio.gather(*map(client, range(200))), 250)
         assert results == [f"{number}\n" for number in range(200)]
     finally:
         for sock in (slow, malicious, huge):
