@@ -76,6 +76,20 @@ async def test_the_mask_says_who_spoke_where_a_decoder_is_given() -> None:
     assert (await slime.reward_func(args, sample))["pred"] == "1"
 
 
+async def test_what_retool_rollout_records_is_read() -> None:
+    record = {"own_text": "so \\boxed{1}", "outcomes": ["ok", "failed", "ok"], "turns": 3}
+    sample = Sample("\\boxed{1} <tool_response>", "1", metadata={"retool": record})
+    result = await slime.reward_func(ARGS, sample)
+    assert (result["score"], result["pred"]) == (1.1, "1")
+
+
+async def test_the_slime_preset_counts_like_slime() -> None:
+    sample = Sample("\\boxed{0}", "1")
+    sample.tool_call_count = 3  # type: ignore[attr-defined]
+    args = SimpleNamespace(reward_preset="slime")
+    assert (await slime.reward_func(args, sample))["score"] == min(-0.6, -1.0 + (3 - 2) / 2 * 0.1)
+
+
 async def test_rewards_are_normalised_within_their_group() -> None:
     samples = [Sample(f"\\boxed{{{n}}}", "1", group_index=n % 2) for n in range(4)]
     samples += [Sample("\\boxed{1}", "", group_index=0)]

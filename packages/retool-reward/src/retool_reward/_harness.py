@@ -77,8 +77,8 @@ def _text_of(content: Any) -> str:
 def recorded_turns(record: Any) -> int:
     """Return the tool turns of a record: `calls` that say ok, or a count that a harness kept.
 
-    The record is a mapping or an object. `calls` wins, because it can be checked; then
-    `num_tool_calls_ok`. Nothing else counts, and without either there were no tool turns.
+    The record is a mapping or an object. `calls` wins, because repeats show in it; then `outcomes`
+    (of every call; "ok" counts); then `num_tool_calls_ok`. Without any there were no tool turns.
 
     Raises:
         ValueError: The count is no whole number of at least 0.
@@ -86,6 +86,9 @@ def recorded_turns(record: Any) -> int:
     calls = _field(record, "calls") if record is not None else None
     if calls is not None:
         return count_tool_turns(_as_call(call) for call in calls)
+    outcomes = _field(record, "outcomes") if record is not None else None
+    if outcomes is not None:
+        return sum(outcome == "ok" for outcome in outcomes)
     count = _field(record, "num_tool_calls_ok") if record is not None else None
     if count is None:
         return 0

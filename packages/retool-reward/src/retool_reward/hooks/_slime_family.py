@@ -17,8 +17,24 @@ def _status(sample: Any) -> str:
     return "aborted" if status in (None, "pending") else str(status)
 
 
+def _record(sample: Any) -> Any:
+    """Return what the rollout recorded; retool-rollout's hook keeps it under `retool`."""
+    metadata = getattr(sample, "metadata", None) or {}
+    return metadata.get("retool", metadata)
+
+
+def _turns(sample: Any, preset: str) -> int:
+    """Return the tool turns that the preset counts; slime's own counts every call."""
+    if preset == "slime" and hasattr(sample, "tool_call_count"):
+        return int(sample.tool_call_count)
+    return recorded_turns(_record(sample))
+
+
 def _answer(sample: Any, args: Any) -> Answer:
-    """Return the response as spans if the sample's mask and a decoder are at hand."""
+    """Return the policy's own text: as recorded, or by mask and decoder, or by tags."""
+    own = _record(sample).get("own_text")
+    if isinstance(own, str):
+        return own
     mask = getattr(sample, "loss_mask", None)
     tokens = getattr(sample, "tokens", None)
     decode = getattr(args, "reward_decode", None)
@@ -28,12 +44,13 @@ def _answer(sample: Any, args: Any) -> Answer:
 
 
 def _grade_one(args: Any, sample: Any) -> dict[str, Any]:
+    preset = getattr(args, "reward_preset", "retool")
     found, reward = score(
         _answer(sample, args),
         "" if sample.label is None else sample.label,
-        tool_turns=recorded_turns(sample.metadata),
+        tool_turns=_turns(sample, preset),
         status=_status(sample),
-        preset=getattr(args, "reward_preset", "retool"),
+        preset=preset,
         truncated=getattr(args, "reward_truncated", "grade"),
     )
     result = as_result(found, reward)
@@ -51,9 +68,10 @@ def _drop(sample: Any) -> None:
 async def reward_func(args: Any, sample: Any, **kwargs: Any) -> Any:
     """Score a sample, or a list of them (`--group-rm`), as {"score", "acc", "pred", ...}.
 
-    Tool turns come from `sample.metadata`: `calls`, or `num_tool_calls_ok`. Optional arguments:
-    `reward_preset`, `reward_truncated`, and `reward_decode` (ids to text; with it the sample's loss
-    mask says who spoke, without it tags do).
+    `sample.metadata` (or its part `retool`, which retool-rollout writes) holds the record: tool
+    turns are `calls`, `outcomes` or `num_tool_calls_ok`; the policy's words are `own_text`.
+    Optional arguments: `reward_preset`, `reward_truncated`, and `reward_decode` (ids to text: the
+    loss mask then says who spoke). Without a record of the words, tags say it.
     """
     if isinstance(sample, Sequence):
         one_by_one = (asyncio.to_thread(_grade_one, args, each) for each in sample)  # pyright: ignore[reportUnknownVariableType]
@@ -105,7 +123,7 @@ def _regroup(samples: Sequence[Any]) -> list[float]:
     group = [
         Sample(
             correct=sample.reward["acc"],
-            tool_turns=recorded_turns(sample.metadata),
+            tool_turns=recorded_turns(_record(sample)),
             status=_status(sample),
         )
         for sample in samples
