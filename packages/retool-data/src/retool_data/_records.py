@@ -51,6 +51,11 @@ class ToolCall(Record):
     arguments: JsonText = "{}"
     """JSON text; a mapping is accepted and written as JSON."""
 
+    @classmethod
+    def of(cls, name: str, arguments: str | Mapping[str, Any]) -> Self:
+        """Make a call from a mapping or JSON text; the constructor's type admits text only."""
+        return cls(name=name, arguments=_text_of(arguments))
+
     def as_dict(self) -> dict[str, Any]:
         """Parse the arguments.
 
@@ -186,7 +191,7 @@ class Segment(Record):
         after: str = "",
     ) -> Self:
         """Make a CALL segment."""
-        call = ToolCall(name=name, arguments=_text_of(arguments))
+        call = ToolCall.of(name, arguments)
         return cls(kind=Kind.CALL, speaker=speaker, call=call, before=before, after=after)
 
     @classmethod
