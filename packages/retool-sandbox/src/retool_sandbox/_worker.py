@@ -7,6 +7,7 @@ import platform
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,8 @@ class Worker(asyncio.Protocol):
         self._answers: dict[int, asyncio.Future[Answer]] = {}
         self._ready: asyncio.Future[dict[str, Any]] | None = None
         self._next_id = 0
+        # What our own processes complain about; programs never hold it.
+        self._errors = tempfile.TemporaryFile()
         self.facts: dict[str, Any] = {}
         self.level = ""
         self.alive = False
@@ -92,7 +95,7 @@ class Worker(asyncio.Protocol):
             self._process = subprocess.Popen(  # noqa: ASYNC220  (vfork: back in a millisecond)
                 [sys.executable, "-s", "-S", "-P", "-c", _BOOT,
                  str(Path(__file__).parent), str(theirs.fileno())],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors,
                 env=_ENVIRONMENT, cwd="/", pass_fds=(theirs.fileno(),), start_new_session=True,
             )  # fmt: skip
         except OSError as error:
@@ -158,6 +161,7 @@ class Worker(asyncio.Protocol):
         self.alive = False
         if self._transport is not None:
             self._transport.abort()
+        self._errors.close()
         process = self._process
         if process is None:
             return
@@ -200,7 +204,9 @@ class Worker(asyncio.Protocol):
         self.alive = False
         lost = RunLost("the zygote died; this run is lost, the next one starts a new zygote")
         if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(SandboxError("the zygote died while it started"))
+            self._errors.seek(0)
+            said = self._errors.read()[-2000:].decode("utf-8", "replace").strip()
+            self._ready.set_exception(SandboxError(f"the zygote died while it started: {said}"))
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(lost)

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -227,6 +228,8 @@ def _become_zygote(
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         _load(jail)
         jail.facts.update(failed_probes=facts["failed_probes"], memory=slots.kind)
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # three for every child
         Zygote(fd, jail, slots, config).serve()
     except InChild:
         raise
@@ -257,6 +260,7 @@ def _load(jail: Jail) -> None:
     for name in jail.view.preload:
         __import__(name)
     # What a child frees must not make it copy the pages of all that was loaded.
+    jail.own_modules = [name for name in sys.modules if name.startswith("retool_sandbox")]
     gc.collect()
     gc.freeze()
     jail.loaded()
@@ -269,8 +273,8 @@ def _become_program(setup: Setup) -> tuple[int, bool]:
     kernel.close_above([setup.link])
     setup.jail.enter_child(setup.serial, setup.profile)
     _program.reseed(None)
-    for name in [name for name in sys.modules if name.startswith("retool_sandbox")]:
-        del sys.modules[name]
+    for name in setup.jail.own_modules:
+        sys.modules.pop(name, None)
     return setup.link, setup.session
 
 

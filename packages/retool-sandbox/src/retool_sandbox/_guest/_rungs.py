@@ -33,6 +33,9 @@ class Jail:
         self.config = config
         self.facts: dict[str, Any] = {"level": self.level}
         self.has_memory_cgroup = False
+        # Listed once: looking through sys.modules touches the counters of a thousand names, and a
+        # touched page is a copied page.
+        self.own_modules: list[str] = []
         self._proc_fd = proc_fd
         self._base_bytes = 0
         self._base_rss = 0
@@ -54,6 +57,8 @@ class Jail:
 
     def loaded(self) -> None:
         """After the libraries are loaded: children start from here."""
+        for fork in (False, True):
+            seccomp.prepare(fork=fork)
         self._base_bytes, self._base_rss = self._memory_of("self")
 
     # -- per fork, in the zygote ---------------------------------------------------------------
@@ -78,6 +83,11 @@ class Jail:
 
     def leave_pid_namespace(self) -> None:
         """Fork the next child into our own namespace again."""
+
+    def abandon_pid_namespace(self) -> None:
+        """After a fork that failed half-way."""
+        with contextlib.suppress(OSError):
+            self.leave_pid_namespace()
 
     def prepare_child(self, serial: int) -> None:
         """Before a fork."""
@@ -190,7 +200,7 @@ class SeccompJail(Jail):
         self._filter(profile)
 
     def _filter(self, profile: dict[str, Any]) -> None:
-        seccomp.install(seccomp.build(os.getpid(), fork=False))
+        seccomp.install(seccomp.program(os.getpid(), fork=False))
 
 
 class LandlockJail(SeccompJail):
@@ -312,7 +322,7 @@ class FullJail(SeccompJail):
             ]
             rules += [*_DEVICES, (SCRATCH, landlock.EVERYTHING & ~1), ("/", landlock.READ_DIR)]
             landlock.restrict(self._abi, rules)
-        seccomp.install(seccomp.build(os.getpid(), fork=profile["fork"]))
+        seccomp.install(seccomp.program(os.getpid(), fork=profile["fork"]))
 
 
 JAILS: dict[str, type[Jail]] = {

@@ -141,6 +141,23 @@ def build(pid: int, *, fork: bool, machine: str | None = None) -> bytes:
     return b"".join(struct.pack("=HBBI", *item) for item in code)
 
 
+_ANY_PID = 0x7EADBEEF
+_prepared: dict[bool, bytes] = {}
+
+
+def prepare(*, fork: bool) -> None:
+    """Build the filter once, in the zygote."""
+    if kernel.ARCH in NUMBERS:
+        _prepared[fork] = build(_ANY_PID, fork=fork)
+
+
+def program(pid: int, *, fork: bool) -> bytes:
+    """The prepared filter for one process."""
+    if fork not in _prepared:
+        prepare(fork=fork)
+    return _prepared[fork].replace(struct.pack("=I", _ANY_PID), struct.pack("=I", pid))
+
+
 def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     for number in numbers:

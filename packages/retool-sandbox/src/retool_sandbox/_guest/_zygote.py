@@ -27,6 +27,7 @@ from ._rungs import Jail
 FLOOD_FACTOR = 16  # a program may write 16 times what is kept before it is killed
 TICK_S = 0.01  # pipes are emptied this often; a wake-up per print would cost more than the print
 MAX_REPORT_BYTES = 1 << 18
+REFILL_PAUSE_S = 0.5
 INTERRUPT_GRACE_S = 0.1  # for a session's code to stop by itself and keep its variables
 EXIT_GRACE_S = 1.0  # a run that reported just in time may still be giving its memory back
 _SIZE = struct.Struct(">I")
@@ -71,6 +72,8 @@ class Child:
     reader: FrameReader = field(default_factory=lambda: FrameReader(MAX_REPORT_BYTES))
     ended: bool = False
     link_open: bool = True
+    unsent: bytes | memoryview = b""
+    """What of its request did not fit into the socket yet."""
     unread: bool = False
     """It ended before it read its request: nothing of the program ran."""
 
@@ -115,6 +118,7 @@ class Zygote:
         self._out = bytearray()
         self._next_tick = 0.0
         self._serial = 0
+        self._refill_after = 0.0
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wake_read = wake_read
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -131,7 +135,7 @@ class Zygote:
         self._send({"op": "ready", "level": self._jail.level, "facts": self._jail.facts})
         self._refill()
         while True:
-            for fd, _ in self._epoll.poll(self._timeout()):
+            for fd, event in self._epoll.poll(self._timeout()):
                 if fd == self._fd:
                     if not self._on_control():
                         return
@@ -140,7 +144,10 @@ class Zygote:
                         os.read(self._wake_read, 4096)
                     self._reap()
                 elif fd in self._by_link:
-                    self._on_link(self._by_link[fd])
+                    if event & select.EPOLLOUT:
+                        self._forward(self._by_link[fd])
+                    if event & ~select.EPOLLOUT:
+                        self._on_link(self._by_link[fd])
             self._on_time()
             self._refill()
 
@@ -240,27 +247,41 @@ class Zygote:
         job.cpu_limit = limits["cpu_time_s"] or limits["wall_time_s"]
         child.job = job
         self._by_job[job.job_id] = child
-        self._jail.limit_process(child.pid, limits, fresh=fresh)
-        self._slots.limit(child.slot, limits)
+        try:
+            self._jail.limit_process(child.pid, limits, fresh=fresh)
+            self._slots.limit(child.slot, limits)
+        except OSError as error:
+            # A session that holds more memory than this turn may use, or a child that just died.
+            job.verdict = "out_of_memory"
+            job.detail = f"could not be limited to {limits['memory_mib']} MiB: {error.strerror}"
+            self._kill(child)
+            return
         heapq.heappush(self._deadlines, (now + limits["wall_time_s"], job.job_id, "wall"))
         if job.cpu_limit < limits["wall_time_s"]:
             heapq.heappush(self._deadlines, (now + job.cpu_limit, job.job_id, "cpu"))
         self._next_tick = (
             min(self._next_tick, now + TICK_S) if self._next_tick > now else now + TICK_S
         )
-        with contextlib.suppress(OSError):  # it died meanwhile; the reaper says how
-            self._forward(child, body)
+        child.unsent = _SIZE.pack(len(body)) + body
+        self._forward(child)
 
-    def _forward(self, child: Child, body: bytes) -> None:
-        os.set_blocking(child.link, True)
-        # The child reads at once: it has nothing else to do. The time-out guards against one that
-        # was stopped.
-        data = memoryview(_SIZE.pack(len(body)) + body)
+    def _forward(self, child: Child) -> None:
+        """Send what the child takes now; a session whose code never reads must not hold us up."""
+        waited = isinstance(child.unsent, memoryview)
+        data = memoryview(child.unsent)
         try:
             while data:
                 data = data[os.write(child.link, data) :]
-        finally:
-            os.set_blocking(child.link, False)
+        except BlockingIOError:
+            child.unsent = data
+            if not waited:
+                self._epoll.modify(child.link, select.EPOLLIN | select.EPOLLOUT)
+            return
+        except OSError:
+            data = memoryview(b"")  # it died meanwhile; the reaper says how
+        child.unsent = b""
+        if waited and child.link_open:
+            self._epoll.modify(child.link, select.EPOLLIN)
 
     def _take(self, profile: dict[str, Any], session: bool) -> Child:
         key = profile_key(profile)
@@ -276,21 +297,37 @@ class Zygote:
 
     def _refill(self) -> None:
         # One at a time: a request that arrives meanwhile waits for one fork, not for eight.
-        if len(self._spares) < self._num_spares:
+        now = time.monotonic()
+        if len(self._spares) >= self._num_spares or now < self._refill_after:
+            return
+        try:
             self._spares.append(self._fork(self._default_profile, self._default_key, False))
-            if len(self._spares) < self._num_spares:
-                heapq.heappush(self._deadlines, (time.monotonic(), 0, "refill"))
+        except OSError:
+            self._refill_after = now + REFILL_PAUSE_S  # no processes or files left for now
+        if len(self._spares) < self._num_spares:
+            heapq.heappush(self._deadlines, (max(now, self._refill_after), 0, "refill"))
 
     def _fork(self, profile: dict[str, Any], key: str, session: bool) -> Child:
-        link, child_link = socket_pair()
-        out, child_out = os.pipe2(os.O_CLOEXEC)
-        err, child_err = os.pipe2(os.O_CLOEXEC)
-        slot = self._slots.take()
         self._serial += 1
         serial = self._serial
-        self._jail.prepare_child(serial)
-        init_pid, stack = self._jail.new_pid_namespace(self._stacks)
-        pid = os.fork()
+        fds: list[int] = []
+        slot = None
+        try:
+            fds += socket_pair()
+            fds += os.pipe2(os.O_CLOEXEC)
+            fds += os.pipe2(os.O_CLOEXEC)
+            slot = self._slots.take()
+            self._jail.prepare_child(serial)
+            init_pid, stack = self._jail.new_pid_namespace(self._stacks)
+            pid = os.fork()
+        except OSError:
+            for fd in fds:
+                os.close(fd)
+            if slot is not None:
+                self._slots.give_back(slot)
+            self._jail.abandon_pid_namespace()
+            raise
+        link, child_link, out, child_out, err, child_err = fds
         if pid == 0:
             os.dup2(child_out, 1)
             os.dup2(child_err, 2)
