@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from retool_trainer.config import RunConfig
-from retool_trainer.platform import Platform, get_platform
+from retool_trainer.platform import Platform, PlatformError, get_platform
 
 
-class PlacementError(Exception):
+class PlacementError(PlatformError):
     """Ray cannot give the run its devices; the message says what it has."""
 
 
