@@ -10,17 +10,16 @@ import pytest
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCKS = re.findall(
-    r"```(python|bash)\n(.*?)```\n+(?:```text\n(.*?)```)?", README.read_text(encoding="utf-8"), re.S
+    r"```(python|bash)\n(.*?)```\n+(?:```text\n(.*?)```)?",
+    README.read_text(encoding="utf-8"),
+    re.DOTALL,
 )
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_block_prints_what_the_readme_shows(number: int) -> None:
     language, code, expected = BLOCKS[number]
-    if language == "python":
-        command = [sys.executable, "-c", code]
-    else:
-        command = ["bash", "-ec", code]
+    command = [sys.executable, "-c", code] if language == "python" else ["bash", "-ec", code]
     folder = str(Path(sys.executable).parent)
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
     done = subprocess.run(

@@ -258,6 +258,6 @@ async def test_open_door_is_for_loopback_only() -> None:
         "serve", "--host", "0.0.0.0", "--port", "0",
         stderr=asyncio.subprocess.PIPE, env=environment,
     )  # fmt: skip
-    _, text = await asyncio.wait_for(process.communicate(), 30)
+    _, text = await asyncio.wait_for(process.communicate(), 200)
     assert process.returncode == 2
     assert b"set RETOOL_SANDBOX_TOKEN" in text

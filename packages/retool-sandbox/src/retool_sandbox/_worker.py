@@ -61,7 +61,7 @@ class Worker(asyncio.Protocol):
         self._ready: asyncio.Future[dict[str, Any]] | None = None
         self._next_id = 0
         # What our own processes complain about; programs never hold it.
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
         self.facts: dict[str, Any] = {}
         self.level = ""
         self.alive = False

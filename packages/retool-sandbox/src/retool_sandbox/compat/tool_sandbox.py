@@ -49,10 +49,13 @@ class _Shared:
     def open(self) -> tuple[Sandbox, LoopThread]:
         with self._lock:
             if self._sandbox is None or self._thread is None or self._pid != os.getpid():
-                self._pid = os.getpid()
-                self._thread = LoopThread("retool-sandbox-compat")
-                self._sandbox = Sandbox(tier="math")
-                self._thread.run(self._sandbox.__aenter__())
+                thread, sandbox = LoopThread("retool-sandbox-compat"), Sandbox(tier="math")
+                try:
+                    thread.run(sandbox.__aenter__())
+                except BaseException:
+                    thread.stop()
+                    raise
+                self._pid, self._thread, self._sandbox = os.getpid(), thread, sandbox
                 atexit.register(self.close, self._pid)
             return self._sandbox, self._thread
 
