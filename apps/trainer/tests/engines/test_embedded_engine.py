@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from retool_rollout import ContextOverflowError, EngineError, FinishReason, Generation, Sampling
 from retool_trainer.config import ModelShape
 from retool_trainer.engines import EmbeddedEngine
+from retool_trainer.engines._decoder import Decoder
 from retool_trainer.engines._sampling import sample
 from retool_trainer.policy import make_random_hf
 
@@ -97,6 +98,42 @@ async def test_a_session_goes_on_after_a_tool_as_if_it_had_been_read_at_once(
     assert second.logprobs == pytest.approx(expected[len(ids) :], abs=1e-4)
 
 
+async def test_a_shared_prompt_is_read_once_and_moved_rows_keep_their_cache(
+    engine: EmbeddedEngine, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes: list[tuple[int, bool]] = []
+    forward = Decoder.forward
+
+    def recorded(self: Decoder, *args: torch.Tensor | None) -> torch.Tensor:
+        ids, rows = args[0], args[3]
+        assert ids is not None
+        shapes.append((ids.shape[0], rows is None))
+        return forward(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Decoder, "forward", recorded)
+    prompts = [[1, 2, 3, 4], [9, 8, 7]]
+
+    async def one(index: int) -> tuple[list[int], Generation]:
+        # The sessions of the low rows end first, and leave gaps before those that go on.
+        name, prompt = f"s{index}", prompts[index // 3]
+        sampling = Sampling(max_tokens=1 + 2 * index, seed=index)
+        generation = await engine.generate(prompt, sampling, session_id=name)
+        if index == 5:
+            prompt = [*prompt, *generation.ids, 50, 51]
+            generation = await engine.generate(prompt, sampling, session_id=name)
+        await engine.release(name)
+        return prompt, generation
+
+    engine.lockstep(num_trajectories=6, concurrency=6)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(index)) for index in range(6)]
+    for prompt, generation in (task.result() for task in tasks):
+        expected = reference_logprobs(checkpoint, [*prompt, *generation.ids])
+        assert generation.logprobs == pytest.approx(expected[len(prompt) :], abs=1e-4)
+    assert shapes[0] == (2, False)
+    assert all(in_place for _, in_place in shapes[1:])
+
+
 async def test_the_same_seed_draws_the_same_tokens_whoever_else_is_in_the_batch(
     engine: EmbeddedEngine,
 ) -> None:
@@ -167,7 +204,7 @@ async def test_new_weights_end_what_is_under_way_and_are_used_from_the_next_toke
     _make_sharper(other)
     sampling = Sampling(max_tokens=50, seed=1)
     running = asyncio.create_task(engine.generate([1, 2], sampling, session_id="x"))
-    while engine.num_sampled_tokens < 3:
+    while engine.num_sampled_tokens < 3:  # noqa: ASYNC110 - the engine's thread has no event to await
         await asyncio.sleep(0.001)
     await engine.load(other, weight_version=7)
     first = await running
