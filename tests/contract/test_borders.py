@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+
 import retool_data
 import retool_reward
 import retool_rollout
 import retool_sandbox
 from retool_rollout import FinishReason, Generation, Sampling
 
-# -- pyright: each assignment fails to type-check if the giver no longer satisfies the receiver ------
+# -- pyright: a giver that no longer satisfies its receiver fails to type-check --------------------
 
 
 def rollout_takes_the_sandboxs_tools(
@@ -47,7 +48,7 @@ def an_engine_is_an_engine(
     return scripted, vllm
 
 
-# -- run time: one trajectory travels through all four ------------------------------------------------
+# -- run time: one trajectory travels through all four ---------------------------------------------
 
 CODE = "print(17 * 23)"
 ANSWER = "Answer: \\boxed{391}"
@@ -60,7 +61,8 @@ def tokenizer(tmp_path: Path) -> retool_rollout.Tokenizer:
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    controls = "<|endoftext|> <|im_start|> <|im_end|> <tool_call> </tool_call> <tool_response> </tool_response>"
+    controls = "<|endoftext|> <|im_start|> <|im_end|> <tool_call> </tool_call>"
+    controls += " <tool_response> </tool_response>"
     made.train_from_iterator(
         [],
         trainers.BpeTrainer(

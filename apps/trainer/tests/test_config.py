@@ -83,6 +83,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_broken_yaml_is_one_line_with_its_place(tmp_path: Path) -> None:
     file = tmp_path / "broken.yaml"
     file.write_text("model: {shape: {", encoding="utf-8")
-    with pytest.raises(ConfigError, match="not valid YAML.*line 1") as caught:
+    with pytest.raises(ConfigError, match=r"not valid YAML.*line 1") as caught:
         load_config(file)
     assert "\n" not in str(caught.value)

@@ -77,8 +77,13 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "model"
     with replaced_folder(target) as temporary:
         (temporary / "weights").write_text("1")
-    with pytest.raises(RuntimeError), replaced_folder(target) as temporary:
-        (temporary / "weights").write_text("2")
-        raise RuntimeError
+
+    def fail_half_way() -> None:
+        with replaced_folder(target) as temporary:
+            (temporary / "weights").write_text("2")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
     assert (target / "weights").read_text() == "1"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -93,7 +93,9 @@ def trainer_runs() -> TrainerRuns:
 
 @pytest.fixture(scope="session")
 def quickstart(trainer_runs: TrainerRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of one whole quickstart."""
+    """The folder of one whole quickstart; $RETOOL_QUICKSTART_RUN names one made before."""
+    if made := os.environ.get("RETOOL_QUICKSTART_RUN"):
+        return Path(made)
     run_dir = tmp_path_factory.mktemp("quickstart") / "run"
     done = trainer_runs.run("--run-dir", str(run_dir), timeout_s=FULL_TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr

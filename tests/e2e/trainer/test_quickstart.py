@@ -62,7 +62,7 @@ def test_the_exported_model_is_the_one_that_was_trained(quickstart: Path) -> Non
 def test_the_terminal_tells_the_whole_story(quickstart: Path) -> None:
     shown = (quickstart / "stdout.txt").read_text()
     for expected in (
-        "sft step 180/180",
+        "sft step 200/200",
         "rl  step 40/40",
         "random weights",
         "after SFT",

@@ -13,8 +13,12 @@ _COMMANDS = {
     "run": ("retool_trainer.commands.run", "train: prepare, SFT, evaluate, RL, export, summary"),
     "report": ("retool_trainer.commands.report", "write a run as one HTML file"),
     "plan": ("retool_trainer.commands.plan", "show what a config would start; needs no hardware"),
-    "doctor": ("retool_trainer.commands.doctor", "check this machine for a config; changes nothing"),
+    "doctor": ("retool_trainer.commands.doctor", "check this machine for a config; read-only"),
     "fetch": ("retool_trainer.commands.fetch", "get a config's model and data from the hub"),
+    "convert": (
+        "retool_trainer.commands.convert",
+        "convert weights between Hugging Face and Megatron",
+    ),
     "import-args": (
         "retool_trainer.commands.import_args",
         "turn a slime or vime launch script into a config",

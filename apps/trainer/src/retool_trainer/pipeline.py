@@ -25,7 +25,7 @@ from .stages import (
     summarise,
     table_lines,
 )
-from .workers import WorkerError, Workers, cluster
+from .workers import WorkerError, Workers, check_cluster, cluster
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ def run(config: RunConfig, run_dir: Path, *, fresh: bool = False) -> dict[str, A
             console.line(f"{run_dir} is finished; --fresh starts it again")
             _show(config, folder, console)
             return read_json(folder.summary_file)
+        check_cluster(config)
         console.line(f"prepare {config.name}: model and data in {run_dir}")
         prepare(config, folder)
         failures, progress = 0, _progress(config, folder)

@@ -66,7 +66,8 @@ class RunFolder:
             return
         if self.path.exists() and any(e.name != _LOCK for e in self.path.iterdir()):
             raise RunFolderError(
-                f"{self.path} is not empty and holds no run (no config.json); choose another --run-dir"
+                f"{self.path} is not empty and holds no run (no config.json); "
+                "choose another --run-dir"
             )
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.config_file, wanted)

@@ -123,7 +123,7 @@ class EngineConfig(Section):
     max_model_len: PositiveInt = 512
     dtype: Literal["float32", "bfloat16"] = "float32"
     python: str | None = None
-    """vllm: the interpreter that has vLLM; null is this one. scripts/make_vllm_cpu.sh makes a CPU one."""
+    """vllm: the interpreter that has vLLM (scripts/make_vllm_cpu.sh makes one); null: this one."""
     args: list[str] = Field(default_factory=list[str])
     """vllm: further arguments of the server, as on its command line."""
     env: dict[str, str] = Field(default_factory=dict[str, str])
@@ -187,7 +187,7 @@ class SftConfig(Section):
     max_tokens: PositiveInt = 9216
     """Rows longer than this are dropped and counted, never cut."""
     pack: bool = False
-    """Several rows in one sequence, where the platform's attention keeps them apart (not on CPU)."""
+    """Several rows in one sequence, where the platform's attention keeps them apart; not on CPU."""
     heldout_fraction: Annotated[float, Field(ge=0, lt=0.5)] = 0.02
     checkpoint_every: PositiveInt = 60
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5)
@@ -205,7 +205,7 @@ class CorrectionConfig(Section):
     """Correction for the gap between the engine that sampled and the policy that trains."""
 
     kind: Literal["none", "tis", "mis"] = "none"
-    """tis: the token ratio, truncated at `cap`. mis: tokens whose ratio leaves [1/cap, cap] are masked."""
+    """tis: the token ratio, truncated at `cap`. mis: tokens outside [1/cap, cap] are masked."""
     cap: Annotated[float, Field(gt=1)] = 2.0
 
 
@@ -228,7 +228,7 @@ class RewardConfig(Section):
 
 
 class ScheduleConfig(Section):
-    """Who waits for whom: generation and training in turn, overlapped by a step, or free-running."""
+    """Who waits for whom: drawing and training in turn, overlapped by a step, or free-running."""
 
     kind: Literal["synchronous", "one_step_off", "async"] = "synchronous"
     max_staleness: PositiveInt = 2

@@ -7,6 +7,7 @@ that is left over would hold its port and, on a device, its memory.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -41,10 +42,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _signal_group(group: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # nobody is left in it
         os.killpg(group, number)
-    except ProcessLookupError:
-        pass  # nobody is left in it
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def sample(
     for index, sampling in enumerate(samplings):
         if sampling.temperature and (sampling.top_p < 1.0 or sampling.top_k > 0):
             logprobs_BV[index] = _truncated(logprobs_BV[index], sampling)
-    # In double precision: a float32 sum over a large vocabulary misses 1 by more than rare tokens weigh.
+    # In double precision: over many tokens a float32 sum is off by more than rare ones weigh.
     cumulative_BV = logprobs_BV.double().exp().cumsum(dim=-1)
     targets_B = torch.tensor(uniforms_B, dtype=torch.float64) * cumulative_BV[:, -1]
     drawn_B = torch.searchsorted(cumulative_BV, targets_B[:, None], right=True)[:, 0]

@@ -1,4 +1,4 @@
-"""The quickstart's own problems, demonstrations and tokenizer: a task small enough for a laptop CPU."""
+"""The quickstart's own problems, demonstrations and tokenizer: a task for a laptop CPU."""
 
 from ._demonstrations import Demonstration, clean_demonstration, copy_exercise, mixed_demonstration
 from ._problems import ArithmeticProblem, heldout_problems, train_problems

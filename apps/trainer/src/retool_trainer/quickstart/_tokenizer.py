@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer of 224 entries, trained in milliseconds on the quickstart's own text."""
+"""A byte-level BPE tokenizer of 224 entries, trained on the quickstart's own text."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def model_folder(config: RunConfig, folder: RunFolder) -> Path:
 
 
 def prepare(config: RunConfig, folder: RunFolder) -> None:
-    """Write `RUN/data/*.jsonl` and, for a model from a shape, `RUN/model`; a second call only checks.
+    """Write `RUN/data/*.jsonl` and a random `RUN/model`; a second call only checks.
 
     Raises:
         PrepareError: A file is missing or not understood, or a stage names no known set.

@@ -29,7 +29,7 @@ _STEP_FIGURES = frozenset(
 
 
 def run_rl(context: Context) -> None:
-    """Train for `rl.steps` steps and export `RUN/models/rl`; continues from the newest checkpoint."""
+    """Train for `rl.steps` steps and export `RUN/models/rl`; goes on from a checkpoint."""
     config = context.config.rl
     assert config is not None
     problems = read_records(data_file(context.folder, config.problems), Problem)

@@ -19,7 +19,7 @@ from ._stream import Stream
 
 
 def run_sft(context: Context) -> None:
-    """Train through all phases and export `RUN/models/sft`; continues from the newest checkpoint."""
+    """Train through all phases and export `RUN/models/sft`; goes on from a checkpoint."""
     config = context.config.sft
     assert config is not None
     dialect = make_run_dialect(context.config, model_folder(context.config, context.folder))

@@ -1,4 +1,4 @@
-"""The order in which problems or rows are drawn: every one once per epoch, each epoch shuffled anew.
+"""The order in which problems or rows are drawn: each once per epoch, every epoch shuffled anew.
 
 The order is a function of the seed and the position alone, so a position is all that a checkpoint
 has to remember.

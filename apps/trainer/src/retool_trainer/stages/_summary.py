@@ -52,7 +52,8 @@ def table_lines(config: RunConfig, folder: RunFolder) -> Iterator[str]:
         how = "greedy" if chosen.temperature == 0 else f"temperature {chosen.temperature:g}"
         problems = next((row[chosen.name]["problems"] for row in rows.values()), 0)
         yield f"{chosen.name}: {problems} problems, {how}, {chosen.samples} sample(s) each"
-        yield f"  {'':<15} {'accuracy (95 %)':>22} {'tool use':>9} {'tool errors':>12} {'reward':>7}"
+        heads = f"{'accuracy (95 %)':>22} {'tool use':>9} {'tool errors':>12} {'reward':>7}"
+        yield f"  {'':<15} {heads}"
         for of, row in rows.items():
             m = row[chosen.name]
             interval = f"{m['accuracy']:.3f} ({m['accuracy_low']:.3f}-{m['accuracy_high']:.3f})"
@@ -83,7 +84,8 @@ def _some(file: Path, count: int) -> list[SampleRecord]:
 
 def _shown(record: SampleRecord) -> Iterator[str]:
     verdict = {True: "right", False: "wrong", None: "not graded"}[record.correct]
-    yield f"  {_line(_text(record, 'prompt'))}  [gold {record.gold}: {verdict}, reward {record.reward}]"
+    judged = f"gold {record.gold}: {verdict}, reward {record.reward}"
+    yield f"  {_line(_text(record, 'prompt'))}  [{judged}]"
     for call in record.calls:
         code = json.loads(call.arguments).get("code", call.arguments)
         yield f"    calls  {_line(code)}"

@@ -72,8 +72,9 @@ class WeightSync:
         if gap > tolerance:
             raise EngineDesyncError(
                 f"after weight version {weight_version} the engine's log-probabilities differ from "
-                f"the policy's by up to {gap:.3g} nats, engine.probe_tolerance allows {tolerance:g}: "
-                "the engine holds stale or half-loaded weights (in bf16 a larger tolerance is normal)"
+                f"the policy's by up to {gap:.3g} nats, engine.probe_tolerance allows "
+                f"{tolerance:g}: the engine holds stale or half-loaded weights (in bf16 a larger "
+                "tolerance is normal)"
             )
         return gap
 

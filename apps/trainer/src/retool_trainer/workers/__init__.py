@@ -1,7 +1,7 @@
 """The Ray actors of a run, and the objects through which the driver talks to them."""
 
 from ._calls import WorkerError
-from ._cluster import ClusterError, cluster
+from ._cluster import ClusterError, check_cluster, cluster
 from ._policy_group import PolicyGroup
 from ._rollouts import GradedGroup, GradedSample, RolloutRequest, Rollouts, RolloutStats
 from ._workers import Workers
@@ -16,5 +16,6 @@ __all__ = [
     "Rollouts",
     "WorkerError",
     "Workers",
+    "check_cluster",
     "cluster",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# Long enough for the longest single call (a checkpoint of a large model), short enough to end a hang.
+# Enough for the longest single call (a checkpoint of a large model), and an end to any hang.
 CALL_TIMEOUT_S = 3600.0
 
 

@@ -22,16 +22,24 @@ class ClusterError(Exception):
     """Ray could not be had; the message says why and what to do."""
 
 
+def check_cluster(config: RunConfig) -> None:
+    """Find out in a second what would end a run in its first minute.
+
+    Raises:
+        ClusterError: Too little free memory, or nobody answers at `ray.address`.
+    """
+    _check_memory(config)
+    if config.ray.address:
+        _check_address(config.ray.address)
+
+
 @contextmanager
 def cluster(config: RunConfig) -> Iterator[None]:
     """Start or join Ray, and leave nothing of it behind.
 
     Raises:
-        ClusterError: Too little free memory, or Ray did not start.
+        ClusterError: Ray did not start.
     """
-    _check_memory(config)
-    if config.ray.address:
-        _check_address(config.ray.address)
     # Started through `uv run`, Ray would make each worker an environment of its own.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -75,7 +83,7 @@ def cluster(config: RunConfig) -> Iterator[None]:
 
 
 def _cpus_needed(config: RunConfig) -> int:
-    """Ray counts CPUs as places for actors, not as cores: one for each actor that the run starts."""
+    """Ray counts CPUs as places for actors, not as cores: one for each actor of the run."""
     return config.policy.world_size + config.engine.replicas + 2
 
 

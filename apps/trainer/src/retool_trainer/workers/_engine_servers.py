@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import urllib.request
@@ -149,10 +150,8 @@ class EngineServers:
         from ._calls import WorkerError
 
         for actor in self._actors:
-            try:
+            with contextlib.suppress(WorkerError):  # it is dead, and its server died with it
                 result(actor.close.remote(), what="end of a vLLM server", timeout_s=60.0)
-            except WorkerError:
-                pass  # the actor is dead, and its server died with it
             ray.kill(actor)
         self._actors = []
 
