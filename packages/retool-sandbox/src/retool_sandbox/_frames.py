@@ -8,7 +8,7 @@ as blobs and are never parsed.
 import json
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 _SIZE = struct.Struct(">I")
@@ -43,13 +43,17 @@ def unpack(body: bytes | bytearray | memoryview) -> tuple[dict[str, Any], list[b
     if end > len(view):
         raise FrameError(f"the head claims {head_size} bytes of {len(view) - 4}")
     try:
-        head = json.loads(bytes(view[4:end]))
+        parsed: Any = json.loads(bytes(view[4:end]))
     except ValueError as error:
         raise FrameError(f"the head is not JSON: {error}") from None
-    if not isinstance(head, dict):
+    if not isinstance(parsed, dict):
         raise FrameError("the head is not a JSON object")
+    head = cast(dict[str, Any], parsed)
     blobs: list[bytes] = []
-    for size in head.pop("blobs", ()):
+    sizes: Any = head.pop("blobs", ())
+    if not isinstance(sizes, list | tuple):
+        raise FrameError("the blob sizes are not a list")
+    for size in cast(Sequence[Any], sizes):
         if not isinstance(size, int) or size < 0 or end + size > len(view):
             raise FrameError(f"a blob claims {size!r} bytes of {len(view) - end}")
         blobs.append(bytes(view[end : end + size]))

@@ -1,6 +1,6 @@
 """The ready-made `code_interpreter` tool."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
@@ -86,7 +86,7 @@ def code_interpreter(
         return run
 
     @asynccontextmanager
-    async def open_session() -> AsyncIterator[ToolFunction]:
+    async def open_session() -> AsyncGenerator[ToolFunction, None]:
         async with sandbox.session(limits=limits) as session:
             yield bind(session)
 

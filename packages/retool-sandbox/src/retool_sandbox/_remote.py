@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -78,7 +78,7 @@ class RemoteSandbox:
 
     async def level(self) -> Level:
         """The isolation of the first service that answers."""
-        _, reply = await self._send("GET", "/healthz", None, 10.0)
+        _, reply = await self.send("GET", "/healthz", None, 10.0)
         return Level(reply["level"])
 
     async def run(
@@ -101,15 +101,17 @@ class RemoteSandbox:
         body = _body(code, stdin, files, limits, policy)
         if seed is not None:
             body["seed"] = seed
-        _, reply = await self._send("POST", "/v1/run", body, _deadline_s(limits))
+        _, reply = await self.send("POST", "/v1/run", body, _deadline_s(limits))
         return result_from_json(reply)
 
     @asynccontextmanager
-    async def session(self, *, limits: Limits | None = None) -> AsyncIterator["RemoteSession"]:
+    async def session(
+        self, *, limits: Limits | None = None
+    ) -> AsyncGenerator["RemoteSession", None]:
         """Open an interpreter whose variables persist; it stays on one host."""
         limits = limits or self._limits
         body = {"limits": limits_to_json(limits)} if limits else {}
-        host, reply = await self._send("POST", "/v1/sessions", body, 60.0)
+        host, reply = await self.send("POST", "/v1/sessions", body, 60.0)
         session = RemoteSession(self, host, reply["session_id"], limits)
         try:
             yield session
@@ -118,7 +120,7 @@ class RemoteSandbox:
 
     # -- requests ------------------------------------------------------------------------------
 
-    async def _send(
+    async def send(
         self,
         method: str,
         path: str,
@@ -126,6 +128,7 @@ class RemoteSandbox:
         deadline_s: float,
         host: _Host | None = None,
     ) -> tuple[_Host, dict[str, Any]]:
+        """Send a request, again and elsewhere as long as it never started."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._retry_s
         wait_s = 0.05
@@ -133,7 +136,7 @@ class RemoteSandbox:
             chosen = host or self._next_host(loop.time())
             chosen.in_flight += 1
             try:
-                return chosen, await self._once(chosen, method, path, body, deadline_s)
+                return chosen, await self.send_once(chosen, method, path, body, deadline_s)
             except _NeverStartedError as error:
                 chosen.closed_until = loop.time() + COOL_DOWN_S
                 if loop.time() + wait_s > end:
@@ -149,9 +152,10 @@ class RemoteSandbox:
         open_hosts = [host for host in self._hosts if host.closed_until <= now] or self._hosts
         return min(open_hosts, key=lambda host: (host.in_flight, random.random()))
 
-    async def _once(
+    async def send_once(
         self, host: _Host, method: str, path: str, body: dict[str, Any] | None, deadline_s: float
     ) -> dict[str, Any]:
+        """Send a request to one host, once."""
         import aiohttp
 
         if self._client is None:
@@ -205,7 +209,7 @@ class RemoteSession:
         """Run one turn; see Session.run."""
         body = _body(code, stdin, files, limits, policy)
         deadline_s = _deadline_s(limits or self._limits)
-        _, reply = await self._sandbox._send(
+        _, reply = await self._sandbox.send(
             "POST", f"{self._path}/run", body, deadline_s, self._host
         )
         return result_from_json(reply)
@@ -213,7 +217,7 @@ class RemoteSession:
     async def close(self) -> None:
         """End it on the service; a service that is gone has ended it already."""
         try:
-            await self._sandbox._once(self._host, "DELETE", self._path, None, 10.0)
+            await self._sandbox.send_once(self._host, "DELETE", self._path, None, 10.0)
         except (SandboxError, _NeverStartedError):
             return
 

@@ -5,7 +5,7 @@ import itertools
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import PurePosixPath
@@ -180,9 +180,9 @@ class Sandbox:
         return result.detail if result.outcome is Outcome.REFUSED else None
 
     @asynccontextmanager
-    async def session(self, *, limits: Limits | None = None) -> AsyncIterator["Session"]:
+    async def session(self, *, limits: Limits | None = None) -> AsyncGenerator["Session", None]:
         """Open an interpreter whose variables persist from one run to the next."""
-        session = Session(self, next(self._ids), limits or self._limits)
+        session = Session(next(self._ids), limits or self._limits, self._policy, self._bridged_turn)
         try:
             yield session
         finally:
@@ -289,6 +289,11 @@ class Sandbox:
             session.has_state = not head["over"]
         return result
 
+    async def _bridged_turn(
+        self, session: "Session", request: dict[str, Any], blobs: list[bytes]
+    ) -> RunResult:
+        return await self._on_loop(self._turn(session, request, blobs))
+
     def _touch(self, session: "Session") -> None:
         self._sessions[session.session_id] = session
         self._sessions.move_to_end(session.session_id)
@@ -306,9 +311,16 @@ class Sandbox:
 class Session:
     """One interpreter of its own; turns run one after another."""
 
-    def __init__(self, sandbox: Sandbox, session_id: int, limits: Limits) -> None:
-        self._sandbox = sandbox
+    def __init__(
+        self,
+        session_id: int,
+        limits: Limits,
+        policy: Policy | None,
+        turn: Callable[["Session", dict[str, Any], list[bytes]], Awaitable[RunResult]],
+    ) -> None:
         self._limits = limits
+        self._policy = policy
+        self._turn = turn
         self.session_id = session_id
         self.lock = asyncio.Lock()
         self.worker: Worker | None = None
@@ -324,9 +336,9 @@ class Session:
         policy: Policy | None = None,
     ) -> RunResult:
         """Run one turn. A turn that is killed takes the variables with it: `state_lost` says so."""
-        request = _request(limits or self._limits, files, None, policy or self._sandbox.policy)
+        request = _request(limits or self._limits, files, None, policy or self._policy)
         blobs = _blobs(code, stdin, files)
-        return await self._sandbox._on_loop(self._sandbox._turn(self, request, blobs))
+        return await self._turn(self, request, blobs)
 
 
 def _runner(worker: Worker) -> Callable[[str, Limits], Awaitable[RunResult]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
@@ -88,12 +88,12 @@ class SyncSandbox:
         )
 
     @contextmanager
-    def session(self, *, limits: Limits | None = None) -> Iterator["SyncSession"]:
+    def session(self, *, limits: Limits | None = None) -> Generator["SyncSession", None, None]:
         """Open an interpreter whose variables persist; see Sandbox.session."""
         opened = self._sandbox.session(limits=limits)
         session = self._call(opened.__aenter__())
         try:
-            yield SyncSession(self, session)
+            yield SyncSession(session, self._call)
         finally:
             self._call(opened.__aexit__(None, None, None))
 
@@ -107,9 +107,13 @@ class SyncSandbox:
 class SyncSession:
     """One interpreter of its own, without an event loop."""
 
-    def __init__(self, owner: SyncSandbox, session: Session) -> None:
-        self._owner = owner
+    def __init__(
+        self,
+        session: Session,
+        call: Callable[[Coroutine[Any, Any, RunResult]], RunResult],
+    ) -> None:
         self._session = session
+        self._call = call
 
     def run(
         self,
@@ -120,4 +124,4 @@ class SyncSession:
         limits: Limits | None = None,
     ) -> RunResult:
         """Run one turn; see Session.run."""
-        return self._owner._call(self._session.run(code, stdin=stdin, files=files, limits=limits))
+        return self._call(self._session.run(code, stdin=stdin, files=files, limits=limits))

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -99,7 +99,7 @@ class ToolRegistry:
         return await self._execute(name, arguments, {})
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator["ToolSession"]:
+    async def session(self) -> AsyncGenerator["ToolSession", None]:
         """The same tools with state that is kept from call to call."""
         async with AsyncExitStack() as stack:
             functions = {
@@ -107,7 +107,11 @@ class ToolRegistry:
                 for name, tool in self._tools.items()
                 if tool.open_session is not None
             }
-            yield ToolSession(self, functions)
+
+            async def execute(name: str, arguments: str | Mapping[str, Any]) -> ToolReply:
+                return await self._execute(name, arguments, functions)
+
+            yield ToolSession(self, execute)
 
     async def _execute(
         self,
@@ -155,9 +159,13 @@ class ToolRegistry:
 class ToolSession:
     """The tools of a registry, with state of their own."""
 
-    def __init__(self, registry: ToolRegistry, functions: Mapping[str, ToolFunction]) -> None:
+    def __init__(
+        self,
+        registry: ToolRegistry,
+        execute: Callable[[str, str | Mapping[str, Any]], Awaitable[ToolReply]],
+    ) -> None:
         self._registry = registry
-        self._functions = functions
+        self._execute = execute
 
     @property
     def specs(self) -> Sequence[Mapping[str, Any]]:
@@ -166,10 +174,10 @@ class ToolSession:
 
     async def execute(self, name: str, arguments: str | Mapping[str, Any]) -> ToolReply:
         """Like ToolRegistry.execute, under the same limit, in this session."""
-        return await self._registry._execute(name, arguments, self._functions)
+        return await self._execute(name, arguments)
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator["ToolSession"]:
+    async def session(self) -> AsyncGenerator["ToolSession", None]:
         """A further session, independent of this one."""
         async with self._registry.session() as other:
             yield other

@@ -21,6 +21,7 @@ from ._cgroups import Group, NoSlots, Slots, make_group, open_slots, remove_grou
 from ._chroot import build_copy
 from ._rungs import JAILS, LADDER, FullJail, Jail
 from ._scratch import empty_trash, remove_tree
+from ._stale import dead_bases, dead_groups, hold
 from ._view import MissingPackageError, View, make_view
 from ._zygote import InChild, Setup, Zygote
 
@@ -70,7 +71,10 @@ def _tell(fd: int, op: str, reason: str) -> None:
 def _keep(fd: int, config: dict[str, Any]) -> None:
     host = _watch_host(config["host_pid"])
     view = make_view(config["tier"], config["packages"], config["path"])
+    for dead in dead_bases(tempfile.gettempdir()):
+        remove_tree(dead)
     base = tempfile.mkdtemp(prefix=f"{config['name']}-")
+    hold(base)
     config["scratch"] = base
     group: Group | None = None
     keeper = True
@@ -79,6 +83,10 @@ def _keep(fd: int, config: dict[str, Any]) -> None:
         _write_bytecode(view, config["path"])
         if config["cgroups"] and level != "none":
             group = make_group(config["name"])
+            if group is not None:
+                for path in group.paths():
+                    for dead in dead_groups(os.path.dirname(path)):
+                        remove_group(Group(group.version, dead, None), deadline_s=0.0)
         trash_read, trash_write = os.pipe()
         config["trash_fd"] = trash_write
         kernel.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: the zygote's helper exits and leaves it to us

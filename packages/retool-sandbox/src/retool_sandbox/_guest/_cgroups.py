@@ -67,7 +67,7 @@ class Slots:
     group: Group
     memory_fd: int
     pids_fd: int | None
-    free: list[Slot] = field(default_factory=list)
+    free: list[Slot] = field(default_factory=lambda: list[Slot]())
     count: int = 0
 
     @property

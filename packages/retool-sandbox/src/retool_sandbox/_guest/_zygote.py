@@ -5,6 +5,7 @@ trainer whose event loop is busy for a second still gets its programs killed on 
 """
 
 import contextlib
+import gc
 import heapq
 import json
 import os
@@ -28,6 +29,16 @@ FLOOD_FACTOR = 16  # a program may write 16 times what is kept before it is kill
 TICK_S = 0.01  # pipes are emptied this often; a wake-up per print would cost more than the print
 MAX_REPORT_BYTES = 1 << 18
 REFILL_PAUSE_S = 0.5
+IDLE_S = 0.05
+_SYMPY_WARM_UPS = (
+    "import sympy as s\nx = s.Symbol('x')\ns.solve(x**2 - 5*x + 6, x)",
+    "import sympy as s\nx, y = s.symbols('x y')\ns.solve([x + y - 3, x - y - 1], [x, y])",
+    "import sympy as s\nx = s.Symbol('x')\ns.diff(s.sin(x)**2, x)",
+    "import sympy as s\nx = s.Symbol('x')\ns.simplify(s.sin(x)**2 + s.cos(x)**2)",
+    "import sympy as s\nx = s.Symbol('x')\ns.integrate(x**2, (x, 0, 1))\ns.factor(x**2 - 1)",
+    "import sympy as s\ns.factorint(360)\ns.Matrix([[1, 2], [3, 4]]).det()\ns.latex(s.sqrt(2))",
+)
+WARM_UPS = {"math": _SYMPY_WARM_UPS, "science": _SYMPY_WARM_UPS}
 INTERRUPT_GRACE_S = 0.1  # for a session's code to stop by itself and keep its variables
 EXIT_GRACE_S = 1.0  # a run that reported just in time may still be giving its memory back
 _SIZE = struct.Struct(">I")
@@ -119,6 +130,8 @@ class Zygote:
         self._next_tick = 0.0
         self._serial = 0
         self._refill_after = 0.0
+        self._warm_ups = list(WARM_UPS.get(config["tier"], ()))
+        self._quiet_since = time.monotonic()
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wake_read = wake_read
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -150,10 +163,32 @@ class Zygote:
                         self._on_link(self._by_link[fd])
             self._on_time()
             self._refill()
+            self._warm_up()
+
+    def _warm_up(self) -> None:
+        """While nobody asks for anything, do once what every first use of a library does.
+
+        Lazy imports and caches filled here are inherited by every later child.
+        """
+        now = time.monotonic()
+        if self._by_job or not self._warm_ups:
+            self._quiet_since = now
+            return
+        if now - self._quiet_since < IDLE_S:
+            return
+        exec(self._warm_ups.pop(0), {})
+        self._quiet_since = time.monotonic()
+        if not self._warm_ups:
+            gc.collect()
+            gc.freeze()
+            self._jail.loaded()
+            for child in self._spares:
+                self._kill(child)
+            self._spares.clear()  # the next ones are forked from the warm state
 
     def _timeout(self) -> float:
         now = time.monotonic()
-        wait = 3600.0
+        wait = IDLE_S if self._warm_ups else 3600.0
         if self._deadlines:
             wait = self._deadlines[0][0] - now
         if self._by_job:
@@ -545,7 +580,7 @@ class Zygote:
         flags = 0
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
-        else:
+        elif child.ended:
             code = os.WEXITSTATUS(status)
         if job.report is not None and job.verdict is None and len(job.report) >= REPORT.size:
             said, said_flags, value_size, trace_size = REPORT.unpack_from(job.report)

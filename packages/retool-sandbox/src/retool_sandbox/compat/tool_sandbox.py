@@ -105,9 +105,10 @@ class PythonSandbox:
 
     async def execute_code(self, code: str) -> str:
         """Run code; output, or a text that starts with "Error: "."""
-        return (await self._execute(code)).text
+        return (await self.reply(code)).text
 
-    async def _execute(self, code: str) -> ToolReply:
+    async def reply(self, code: str) -> ToolReply:
+        """Run code; text and outcome."""
         if not code.strip():
             return ToolReply(text="Error: No code provided", outcome="bad_call", ok=False)
         sandbox, _ = await asyncio.to_thread(_shared.open)
@@ -136,7 +137,7 @@ class ToolRegistry:
         self.tools: dict[str, Mapping[str, Any]] = {}
 
         async def code_interpreter(code: str) -> ToolReply:
-            return await self.python_sandbox._execute(code)
+            return await self.python_sandbox.reply(code)
 
         self._registry.add(code_interpreter, spec=CODE_INTERPRETER_SPEC)
         self.register_tool("code_interpreter", CODE_INTERPRETER_SPEC)
