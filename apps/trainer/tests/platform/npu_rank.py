@@ -15,7 +15,24 @@ from retool_trainer.platform import PlatformError, get_platform
 WRONG_ORDER = sys.argv[1] == "wrong-order"
 
 
+def start_actor() -> None:
+    """What Ray runs; without a model it stops after its imports, and that is what is looked at."""
+    from retool_trainer.config import RunConfig
+    from retool_trainer.workers._policy_group import _PolicyRank
+
+    config = RunConfig.model_validate(
+        {"model": {"path": "no-such-folder"}, "stages": [], "platform": "npu"}
+    )
+    try:
+        _PolicyRank(0, config, "no-such-folder").start("127.0.0.1", 1)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the test wants its name
+        record("stopped", kind=type(error).__name__, megatron="megatron.core" in sys.modules)
+
+
 def main() -> None:
+    if sys.argv[1] == "actor":
+        start_actor()
+        return
     platform = get_platform("npu")
     if WRONG_ORDER:
         sys.modules["megatron.core"] = types.ModuleType("megatron.core")

@@ -121,3 +121,15 @@ def test_weights_travel_through_an_hccl_group_of_sender_and_engine(
 def test_importing_megatron_first_is_refused_by_name(tmp_path: Path) -> None:
     (refusal,) = _run_rank("wrong-order", tmp_path)
     assert "megatron was imported before 'torch_npu'" in refusal["message"]
+
+
+def test_the_actor_of_a_rank_imports_the_vendors_stack_before_megatron(tmp_path: Path) -> None:
+    log = _run_rank("actor", tmp_path)
+    assert [entry["event"] for entry in log[:2]] == [
+        "import torch_npu",
+        "import mindspeed.megatron_adaptor",
+    ]
+    assert [entry["megatron"] for entry in log[:2]] == [False, False]
+    stopped = _only(log, "stopped")
+    assert stopped["kind"] != "PlatformError"
+    assert stopped["megatron"]

@@ -43,7 +43,8 @@ class _PolicyRank:
 
     def start(self, address: str, port: int) -> None:
         """Join the process group and load the weights."""
-
+        # Before the policy's module, which imports Megatron: the vendor's patches come first.
+        get_platform(self._config.platform).import_vendor()
         from retool_trainer.policy import Policy
 
         policy = self._config.policy
