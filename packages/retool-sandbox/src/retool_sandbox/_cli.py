@@ -96,8 +96,10 @@ async def _run(arguments: argparse.Namespace) -> int:
     from ._policy import Policy
     from ._sandbox import Sandbox
 
-    read = sys.stdin.read if arguments.file == "-" else Path(arguments.file).read_text
-    code = await asyncio.to_thread(read)
+    if arguments.file == "-":
+        code = await asyncio.to_thread(sys.stdin.read)
+    else:
+        code = await asyncio.to_thread(Path(arguments.file).read_text)
     policies = {None: None, "strict": Policy.strict(), "math": Policy.math()}
     async with Sandbox(
         tier=arguments.tier,

@@ -264,13 +264,14 @@ class Sandbox:
 
     async def _run(self, request: dict[str, Any], blobs: list[bytes]) -> RunResult:
         async with self._slots:
-            for _ in range(_TRIES):
+            tries = 0
+            while True:
                 worker = await self._live_worker()
                 answer = await worker.ask(request, blobs, _deadline_s(request))
+                tries += 1
                 # A spare that somebody killed while it waited: nothing ran, another one may.
-                if answer[0]["outcome"] != "not_started":
-                    break
-        return _result(answer, worker.level)
+                if answer[0]["outcome"] != "not_started" or tries == _TRIES:
+                    return _result(answer, worker.level)
 
     async def _turn(
         self, session: "Session", request: dict[str, Any], blobs: list[bytes]

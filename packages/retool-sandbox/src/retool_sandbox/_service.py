@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import prometheus_client as prometheus
 from aiohttp import web
@@ -146,12 +146,12 @@ class Service:
         except TimeoutError:
             raise web.HTTPRequestTimeout(text="the body came too slowly") from None
         try:
-            data = json.loads(body)
+            data: Any = json.loads(body)
         except (ValueError, RecursionError) as error:
             raise BadRequestError(f"the body is not JSON: {error}") from None
         if not isinstance(data, dict):
             raise BadRequestError("the body must be a JSON object")
-        return data
+        return cast(dict[str, Any], data)
 
     async def _limited(self, work: Callable[[], Awaitable[RunResult]]) -> RunResult:
         if self._stopping:

@@ -1,7 +1,7 @@
 """The JSON of the service: requests checked once, results both ways."""
 
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, cast
 
 from ._policy import Policy
 from ._types import Limits, Outcome, RunResult
@@ -26,7 +26,7 @@ def limits_from_json(data: Any, default: Limits, ceiling: Limits) -> Limits:
         return default
     if not isinstance(data, dict):
         raise BadRequestError("limits must be an object")
-    given: dict[str, Any] = {str(key): value for key, value in data.items()}  # pyright: ignore[reportUnknownVariableType]
+    given = cast(dict[str, Any], data)
     known = {field.name for field in fields(Limits)}
     unknown = sorted(set(given) - known)
     if unknown:
@@ -87,7 +87,7 @@ def files_field(data: dict[str, Any]) -> dict[str, str]:
     if not isinstance(value, dict):
         raise BadRequestError("files must be an object of name to text")
     files: dict[str, str] = {}
-    for name, content in value.items():  # pyright: ignore[reportUnknownVariableType]
+    for name, content in cast(dict[Any, Any], value).items():
         if not isinstance(name, str) or not isinstance(content, str):
             raise BadRequestError("files must be an object of name to text")
         files[name] = content
@@ -96,10 +96,9 @@ def files_field(data: dict[str, Any]) -> dict[str, str]:
 
 def result_from_json(data: dict[str, Any]) -> RunResult:
     """The RunResult that a service sent."""
-    return RunResult(
-        **{
-            **data,
-            "outcome": Outcome(data["outcome"]),
-            "truncated": tuple(data["truncated"]),
-        }
-    )
+    fields_of_result: dict[str, Any] = {
+        **data,
+        "outcome": Outcome(data["outcome"]),
+        "truncated": tuple(data["truncated"]),
+    }
+    return RunResult(**fields_of_result)

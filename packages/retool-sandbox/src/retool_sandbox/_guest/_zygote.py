@@ -104,6 +104,8 @@ class Job:
     detail: str | None = None
     report: bytes | None = None
     cpu_limit: float = 0.0
+    interrupted_at: float = 0.0
+    interrupt_cpu: float = 0.0
 
 
 class Zygote:
@@ -497,6 +499,13 @@ class Zygote:
             if kind == "wall" and job.report is not None:
                 heapq.heappush(self._deadlines, (now + EXIT_GRACE_S, job_id, "exit"))
             elif kind == "kill" and job.verdict == "timed_out":
+                used = self._cpu_time(child) - job.interrupt_cpu
+                waited = now - job.interrupted_at
+                # On a busy machine it may not have had its turn yet.
+                if used < INTERRUPT_GRACE_S / 2 and waited < 10 * INTERRUPT_GRACE_S:
+                    due = now + INTERRUPT_GRACE_S / 2
+                    heapq.heappush(self._deadlines, (due, job_id, "kill"))
+                    continue
                 job.detail = (job.detail or "").replace("interrupted", "killed")
                 self._kill(child)
             elif kind in ("wall", "exit"):
@@ -521,7 +530,8 @@ class Zygote:
         job.verdict = "timed_out"
         if child.session:
             job.detail = f"interrupted {when}"
-            due = time.monotonic() + INTERRUPT_GRACE_S
+            job.interrupted_at, job.interrupt_cpu = time.monotonic(), self._cpu_time(child)
+            due = job.interrupted_at + INTERRUPT_GRACE_S
             heapq.heappush(self._deadlines, (due, job.job_id, "kill"))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGINT)
