@@ -46,6 +46,7 @@ LATENCY = Latency(first_token_s=0.06, per_token_s=0.002, spread=0.5)
 TARGETS = {
     "speedup": (8.0, "at least"),
     "stall_p99_ms": (20.0, "at most"),
+    "stall_p99_own_cpu_ms": (20.0, "at most"),
     "cpu_ms_per_turn": (1.0, "at most"),
     "memory_growth_mib": (8.0, "at most"),
     "parse_1mb_ms": (50.0, "at most"),
@@ -145,12 +146,12 @@ async def ours(dialect, turns, count: int) -> tuple[float, dict[str, Any]]:
     return count / took_s, metrics.summary()
 
 
-async def quiet_stalls(dialect, turns, count: int) -> float:
-    """p99 of the stalls with the loop alone: no tool process competes for the cores. In ms."""
+async def quiet_stalls(dialect, turns, count: int) -> tuple[float, float]:
+    """p99 of the stalls with the loop alone, by the clock and by its thread's CPU time. In ms."""
     async with StallMeter() as meter:
         engine = ScriptedEngine(turns, latency=LATENCY)
         await asyncio.gather(*(_one(dialect, engine, number) for number in range(count)))
-    return 1000 * meter.percentile_s(0.99)
+    return 1000 * meter.percentile_s(0.99), 1000 * meter.percentile_s(0.99, cpu=True)
 
 
 async def own_cost(dialect, turns, count: int) -> float:
@@ -230,8 +231,9 @@ async def measure(arguments: argparse.Namespace) -> dict[str, float]:
     figures: dict[str, float] = {
         "cpu_ms_per_turn": await own_cost(dialect, turns, 300),
         "parse_1mb_ms": parse_1mb(dialect),
-        "stall_p99_ms": await quiet_stalls(dialect, turns, arguments.trajectories),
     }
+    clock, cpu = await quiet_stalls(dialect, turns, arguments.trajectories)
+    figures |= {"stall_p99_ms": clock, "stall_p99_own_cpu_ms": cpu}
     # The blocking loop's rate does not depend on how many there are: it does one program
     # after another.
     figures["naive_per_s"] = await naive(dialect, turns, max(8, arguments.trajectories // 8))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retool_rollout import Reply, make_dialect
-from retool_rollout._framework import limits_of, read_prompt, sampling_of
+from retool_rollout._framework import close_state, limits_of, read_prompt, sampling_of
 from retool_rollout.hooks import generate_with_retool, slime, vime
 
 CALL = {"name": "code_interpreter", "arguments": {"code": "print(6 * 7)"}}
@@ -99,7 +99,7 @@ def sample_class(request):
 
 
 @pytest.fixture
-def setup(tiny, tiny_file, fake_server, monkeypatch):
+async def setup(tiny, tiny_file, fake_server, monkeypatch):
     """Arguments as the frameworks make them, against a scripted server."""
     module = types.ModuleType("retool_test_tools")
     module.make = lambda args: OneTool()
@@ -120,7 +120,8 @@ def setup(tiny, tiny_file, fake_server, monkeypatch):
         sglang_router_port=port,
         retool_tools="retool_test_tools:make",
     )
-    return args, fake_server
+    yield args, fake_server
+    await close_state()
 
 
 PARAMETERS = {

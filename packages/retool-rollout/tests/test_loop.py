@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -192,6 +193,37 @@ async def test_a_prompt_beyond_the_context_fails_before_anything_is_sampled(roll
     done = await roll(Answers(), limits=Limits(context_tokens=10))
     assert (done.status, done.stop_reason) == (Status.FAILED, StopReason.PROMPT_TOO_LONG)
     assert "10" in str(done.error)
+
+
+async def test_a_problem_that_cannot_be_rendered_fails_alone(dialect, make_question):
+    done = await rollout(
+        make_question(messages=({"role": "user", "content": 7},)),
+        engine=Answers(),
+        tools=None,
+        dialect=dialect,
+        limits=Limits(),
+        sampling=Sampling(max_tokens=10),
+    )
+    assert (done.status, done.stop_reason) == (Status.FAILED, StopReason.BAD_PROMPT)
+    assert "must be text" in str(done.error)
+
+
+@pytest.mark.parametrize("moment", ["open", "close"])
+async def test_a_tool_session_that_fails_is_no_crash(dialect, roll, make_tools, moment):
+    class Broken(make_tools):
+        @asynccontextmanager
+        async def session(self):
+            if moment == "open":
+                raise OSError("no isolator")
+            yield self
+            raise OSError("cannot close")
+
+    done = await roll([dialect.turn_ids(ANSWER, [])], tools=Broken(), stateful=True)
+    if moment == "open":
+        assert (done.status, done.stop_reason) == (Status.ABORTED, StopReason.TOOL_ERROR)
+        assert "no isolator" in str(done.error)
+    else:  # the trajectory is whole
+        assert (done.status, done.answer) == (Status.COMPLETED, "42")
 
 
 async def test_max_tokens_of_each_turn_is_what_is_left(dialect, roll):

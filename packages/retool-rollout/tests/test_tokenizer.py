@@ -69,9 +69,17 @@ def test_a_marker_inside_the_vocabulary_cannot_be_merged_together():
 def test_a_folder_brings_its_chat_template(tmp_path, tiny_file):
     (tmp_path / "tokenizer.json").write_bytes(tiny_file.read_bytes())
     (tmp_path / "tokenizer_config.json").write_text(
-        json.dumps({"chat_template": [{"name": "default", "template": "from the config"}]})
+        json.dumps(
+            {
+                "chat_template": [{"name": "default", "template": "from the config"}],
+                "bos_token": None,
+                "eos_token": {"content": "<|im_end|>"},
+            }
+        )
     )
-    assert Tokenizer.load(tmp_path).chat_template == "from the config"
+    loaded = Tokenizer.load(tmp_path)
+    assert loaded.chat_template == "from the config"
+    assert loaded.template_variables == {"eos_token": "<|im_end|>"}
     (tmp_path / "chat_template.jinja").write_text("from its own file")
     assert Tokenizer.load(tmp_path).chat_template == "from its own file"
 

@@ -108,6 +108,13 @@ def test_the_page_shows_turns_tokens_and_outcomes_in_a_browser(file, tmp_path, t
     assert "answer: 42" in document
     # Half as likely: ln(0.5) / -5 * 0.75.
     assert "rgba(220, 38, 38, 0.1)" in document or "rgb(220 38 38 / 0.1" in document
+    # The same page with a filter set, as a reader would set it.
+    filtered = tmp_path / "filtered.html"
+    act = "$('grade').value = 'false'; $('grade').oninput();"
+    filtered.write_text(page.read_text().replace("</script>", f"{act}</script>"))
+    shown = chromium("--virtual-time-budget=3000", "--dump-dom", filtered.as_uri(), folder=tmp_path)
+    assert "1 of 3 trajectories" in shown
+    assert "code_interpreter: failed" in shown
     picture = tmp_path / "page.png"
     chromium(f"--screenshot={picture}", "--window-size=1200,900", page.as_uri(), folder=tmp_path)
     assert picture.read_bytes().startswith(b"\x89PNG")

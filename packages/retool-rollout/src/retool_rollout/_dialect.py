@@ -43,7 +43,8 @@ class Dialect(ABC):
         self.tool_specs = tuple(tool_specs) if tool_specs is not None else None
         self.system_prompt = system_prompt
         self._template = ChatTemplate(
-            chat_template or tokenizer.chat_template or CHATML_TOOLS, options=template_options
+            chat_template or tokenizer.chat_template or CHATML_TOOLS,
+            options={**tokenizer.template_variables, **(template_options or {})},
         )
         self.end_of_turn, self._header = _turn_frame(self._template, tokenizer)
         # A reasoning model's template may open the thought itself.
@@ -181,5 +182,5 @@ def make_dialect(
         tool_specs=tool_specs,
         system_prompt=system_prompt,
         chat_template=chat_template,
-        template_options=template_options,
+        template_options={**tokenizer.template_variables, **(template_options or {})},
     )

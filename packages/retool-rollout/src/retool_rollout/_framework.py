@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -40,6 +41,7 @@ class HookState:
     engine: Engine
     tools: ToolExecutor
     dialect: Dialect
+    resources: AsyncExitStack
 
 
 # One per loop: sockets, semaphores and sandbox processes belong to the loop that made them.
@@ -53,9 +55,21 @@ async def state_of(args: Any, make_engine: Any) -> HookState:
     async with _LOCKS.setdefault(loop, asyncio.Lock()):
         if loop not in _STATES:
             dialect = await asyncio.to_thread(_dialect_of, args)
-            tools = await _tools_of(args)
-            _STATES[loop] = HookState(engine=make_engine(args), tools=tools, dialect=dialect)
+            async with AsyncExitStack() as opened:
+                tools = await _tools_of(args, opened)
+                engine = await opened.enter_async_context(make_engine(args))
+                # Only what was opened without an error stays open.
+                _STATES[loop] = HookState(
+                    engine=engine, tools=tools, dialect=dialect, resources=opened.pop_all()
+                )
         return _STATES[loop]
+
+
+async def close_state() -> None:
+    """Close what the running loop has opened; a framework's loop lives as long as it, and need not."""
+    state = _STATES.pop(asyncio.get_running_loop(), None)
+    if state is not None:
+        await state.resources.aclose()
 
 
 async def generate_sample(
@@ -251,7 +265,7 @@ def _dialect_of(args: Any) -> Dialect:
     return make_dialect(getattr(args, "retool_dialect", None) or "seed", Tokenizer.load(folder))
 
 
-async def _tools_of(args: Any) -> ToolExecutor:
+async def _tools_of(args: Any, opened: AsyncExitStack) -> ToolExecutor:
     """The executor that `args.retool_tools` names, else retool-sandbox's interpreter."""
     path = getattr(args, "retool_tools", None)
     if path is not None:
@@ -260,10 +274,8 @@ async def _tools_of(args: Any) -> ToolExecutor:
         return cast("ToolExecutor", await made if asyncio.iscoroutine(made) else made)
     sandbox = import_extra("retool_sandbox", "sandbox")
     concurrency = getattr(args, "retool_tool_concurrency", None) or DEFAULT_TOOL_CONCURRENCY
-    # Entered and never left: it lives as long as the framework's loop, and its processes die
-    # with ours.
-    opened = await sandbox.Sandbox(concurrency=concurrency).__aenter__()
-    return cast("ToolExecutor", sandbox.code_interpreter(opened, concurrency=concurrency))
+    started = await opened.enter_async_context(sandbox.Sandbox(concurrency=concurrency))
+    return cast("ToolExecutor", sandbox.code_interpreter(started, concurrency=concurrency))
 
 
 def import_extra(module: str, extra: str) -> Any:

@@ -120,3 +120,5 @@ async def rollout_groups(
     finally:
         supervisor.cancel()
         await asyncio.wait({supervisor})
+        if not supervisor.cancelled():
+            supervisor.exception()  # seen: it was raised above, or nobody waits for it any more

@@ -5,8 +5,8 @@ import logging
 import math
 import time
 import zlib
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -22,6 +22,7 @@ from ._engine import (
 )
 from ._errors import first_error
 from ._limits import Limits, cut_text
+from ._template import TemplateError
 from ._tools import BAD_CALL, NOT_RUN, NoTools, ToolExecutor, ToolSession
 from ._trajectory import CallRecord, Status, StopReason, Trajectory, TurnRecord
 from ._turn import MalformedCall, ToolCallRequest, Turn
@@ -226,15 +227,35 @@ class _Run:
         if ids is None:
             specs = self.dialect.tool_specs
             specs = self.tools.specs if specs is None else specs
-            ids = self.dialect.prompt_ids(self.problem.messages, specs)
+            try:
+                ids = self.dialect.prompt_ids(self.problem.messages, specs)
+            except TemplateError as error:  # one bad problem must not end a run of thousands
+                raise _End(Status.FAILED, StopReason.BAD_PROMPT, str(error)) from error
         self.prompt_length = len(ids)
         self._append(ids, mask=0)
         if len(ids) >= self.limits.context_tokens:
             error = f"the prompt has {len(ids)} tokens and the context {self.limits.context_tokens}"
             raise _End(Status.FAILED, StopReason.PROMPT_TOO_LONG, error)
 
-    def _tool_session(self) -> AbstractAsyncContextManager[ToolSession]:
-        return self.tools.session() if self.stateful else nullcontext(self.tools)
+    @asynccontextmanager
+    async def _tool_session(self) -> AsyncGenerator[ToolSession]:
+        if not self.stateful:
+            yield self.tools
+            return
+        manager = self.tools.session()
+        try:
+            session = await manager.__aenter__()
+        except Exception as error:
+            raise _End(
+                Status.ABORTED, StopReason.TOOL_ERROR, f"no tool session: {error!r}"
+            ) from error
+        try:
+            yield session
+        finally:
+            try:
+                await manager.__aexit__(None, None, None)
+            except Exception as error:  # noqa: BLE001 - the trajectory is whole, whatever became of its session
+                logger.warning("problem %s: closing its tools: %r", self.problem.problem_id, error)
 
     def _pending_turn(self) -> Turn | None:
         """The last turn, if a resumed trajectory was interrupted before its tools had run."""

@@ -18,10 +18,11 @@ class StallMeter:
 
     def __init__(self) -> None:
         self._late_s: deque[float] = deque(maxlen=MAX_PROBES)
-        self._task: asyncio.Task[None] | None = None
+        self._busy_s: deque[float] = deque(maxlen=MAX_PROBES)
+        self._probes: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._probe())
+        self._probes.append(asyncio.create_task(self._probe()))
         return self
 
     async def __aexit__(
@@ -30,19 +31,26 @@ class StallMeter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        await asyncio.wait({self._task})
+        probe = self._probes.pop()
+        probe.cancel()
+        await asyncio.wait({probe})
 
     async def _probe(self) -> None:
         while True:
-            began_s = time.perf_counter()
+            began_s, began_cpu_s = time.perf_counter(), time.thread_time()
             await asyncio.sleep(PROBE_EVERY_S)
+            self._busy_s.append(time.thread_time() - began_cpu_s)
             self._late_s.append(max(0.0, time.perf_counter() - began_s - PROBE_EVERY_S))
 
-    def percentile_s(self, share: float) -> float:
-        """The lateness that `share` of the probes stay below; 0.99 gives the p99."""
-        ordered = sorted(self._late_s)
+    def percentile_s(self, share: float, *, cpu: bool = False) -> float:
+        """The lateness that `share` of the probes stay below; 0.99 gives the p99.
+
+        Args:
+            share: Between 0 and 1.
+            cpu: Instead, the CPU time that the loop's own thread used between two probes: what it
+                does itself, on a machine where others take the processor away.
+        """
+        ordered = sorted(self._busy_s if cpu else self._late_s)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +27,13 @@ class Tokenizer:
     and `control_id`.
     """
 
-    def __init__(self, definition: str, *, chat_template: str | None = None) -> None:
+    def __init__(
+        self,
+        definition: str,
+        *,
+        chat_template: str | None = None,
+        template_variables: Mapping[str, str] | None = None,
+    ) -> None:
         document = cast("dict[str, Any]", json.loads(definition))
         added = cast("list[dict[str, Any]]", document.get("added_tokens") or [])
         self._id_of: dict[str, int] = {str(token["content"]): int(token["id"]) for token in added}
@@ -49,9 +55,12 @@ class Tokenizer:
         _remove_from_model(document["model"], set(self._id_of))
         self._plain = _FastTokenizer.from_str(json.dumps(document))
         self._added_ids = frozenset(self._text_of)
-        self._vocab_size = max([self._plain.get_vocab_size() - 1, *self._added_ids]) + 1
+        self._vocab_size = 1 + max(
+            [*self._plain.get_vocab(with_added_tokens=False).values(), *self._added_ids]
+        )
         self._short = lru_cache(4096)(self.encode_text)
         self.chat_template = chat_template
+        self.template_variables = dict(template_variables or {})
         self.sha256 = hashlib.sha256(definition.encode()).hexdigest()
 
     @classmethod
@@ -71,7 +80,15 @@ class Tokenizer:
             raise FileNotFoundError(
                 f"{path} has no tokenizer.json; give the folder of a fast tokenizer"
             )
-        return cls(file.read_text(encoding="utf-8"), chat_template=_chat_template_of(path))
+        settings = path / "tokenizer_config.json"
+        config: dict[str, Any] = (
+            json.loads(settings.read_text("utf-8")) if settings.is_file() else {}
+        )
+        return cls(
+            file.read_text(encoding="utf-8"),
+            chat_template=_chat_template_of(path, config),
+            template_variables=_special_tokens(config),
+        )
 
     @property
     def vocab_size(self) -> int:
@@ -187,15 +204,24 @@ def _remove_from_model(model: dict[str, Any], texts: set[str]) -> None:
     ]
 
 
-def _chat_template_of(folder: Path) -> str | None:
+def _chat_template_of(folder: Path, config: Mapping[str, Any]) -> str | None:
     template = folder / "chat_template.jinja"
     if template.is_file():
         return template.read_text(encoding="utf-8")
-    config = folder / "tokenizer_config.json"
-    if not config.is_file():
-        return None
-    value: Any = json.loads(config.read_text(encoding="utf-8")).get("chat_template")
+    value: Any = config.get("chat_template")
     if isinstance(value, list):  # the older form: [{"name": "default", "template": "..."}, ...]
         named = cast("list[dict[str, str]]", value)
         value = next((entry["template"] for entry in named if entry["name"] == "default"), None)
     return value if isinstance(value, str) else None
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """What templates call bos_token, eos_token, ...; a token is text or has it as `content`."""
+    found: dict[str, str] = {}
+    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        value: Any = config.get(name)
+        if isinstance(value, dict):
+            value = cast("dict[str, Any]", value).get("content")
+        if isinstance(value, str):
+            found[name] = value
+    return found

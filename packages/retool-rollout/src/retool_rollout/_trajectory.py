@@ -34,6 +34,7 @@ class StopReason(StrEnum):
     BAD_LOGPROBS = "bad_logprobs"
     TOOL_ERROR = "tool_error"
     PROMPT_TOO_LONG = "prompt_too_long"  # failed
+    BAD_PROMPT = "bad_prompt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
