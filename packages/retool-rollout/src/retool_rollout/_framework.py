@@ -66,7 +66,7 @@ async def state_of(args: Any, make_engine: Any) -> HookState:
 
 
 async def close_state() -> None:
-    """Close what the running loop has opened. A framework need not: its loop lives as long as it."""
+    """Close what the running loop has opened. Frameworks need not: their loop never ends."""
     state = _STATES.pop(asyncio.get_running_loop(), None)
     if state is not None:
         await state.resources.aclose()
