@@ -40,14 +40,14 @@ async def test_shared_case(jailed: Sandbox, host: Any, hostile_case: dict[str, A
     expect = hostile_case["expect"]
     started = time.monotonic()
     # What must be timed out may be timed out soon; the rest gets time on a busy machine.
-    wall_time_s = 0.7 if "timeout" in expect["status"] else 15.0
+    wall_time_s = 0.7 if "timeout" in expect["status"] else 60.0
     limits = Limits(wall_time_s=wall_time_s, memory_mib=256)
     result = await jailed.run(hostile_case["code"], limits=limits)
     took_s = time.monotonic() - started
     assert result.outcome in allowed_outcomes(expect["status"]), result
     if "stdout" in expect:
         assert result.stdout == expect["stdout"]
-    assert took_s < 30
+    assert took_s < 90
     assert len(result.stdout) + len(result.stderr) < 400_000
     check_invariant(hostile_case["id"], result)
     await check_alive(jailed, host, result)

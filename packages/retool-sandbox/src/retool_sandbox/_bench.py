@@ -130,6 +130,7 @@ async def _open_backs(stack: AsyncExitStack) -> tuple[dict[str, Back], dict[str,
         return (await sessions[lane].run(code)).stdout
 
     backs["session"] = session_back
+    await asyncio.sleep(3.0)  # the zygotes warm their libraries up while nobody asks
     return backs, skipped
 
 

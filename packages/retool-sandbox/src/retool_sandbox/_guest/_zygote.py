@@ -316,6 +316,7 @@ class Zygote:
             return
         except OSError:
             data = memoryview(b"")  # it died meanwhile; the reaper says how
+            child.unread = True
         child.unsent = b""
         if waited and child.link_open:
             self._epoll.modify(child.link, select.EPOLLIN)
@@ -459,6 +460,7 @@ class Zygote:
         self._drop_link(child)
         if child in self._spares:
             self._spares.remove(child)
+            self._refill_after = time.monotonic() + REFILL_PAUSE_S  # do not fork it to death
         for session, other in list(self._sessions.items()):
             if other is child:
                 del self._sessions[session]
@@ -564,7 +566,11 @@ class Zygote:
         self._drain(child, job)
         cpu = usage.ru_utime + usage.ru_stime
         peak = self._slots.peak_mib(child.slot) or self._jail.peak_mib(usage.ru_maxrss)
-        if job.verdict is None and os.WIFSIGNALED(status):
+        if child.unread and job.verdict is None and not child.session:
+            # Whatever ended it, it was not the program. A set-up that fails shows here, too.
+            job.verdict = "not_started"
+            job.detail = job.stderr.parts()[0].decode("utf-8", "replace") or "a child did not start"
+        elif job.verdict is None and os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             if self._slots.was_oom(child.slot):
                 job.verdict = "out_of_memory"
@@ -573,7 +579,7 @@ class Zygote:
                 job.verdict = "timed_out"
                 job.detail = f"killed after {job.cpu_limit:g} s of CPU time"
             elif number == signal.SIGKILL and self._jail.filters and not child.fork:
-                job.verdict = "not_started" if child.unread else "lost"
+                job.verdict = "lost"
                 job.detail = "the program's process was killed from outside"
             else:
                 if number == signal.SIGSYS and self._jail.filters:
