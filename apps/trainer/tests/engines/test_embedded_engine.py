@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from retool_rollout import ContextOverflowError, EngineError, FinishReason, Generation, Sampling
 from retool_trainer.config import ModelShape
-from retool_trainer.engines import EmbeddedEngine
+from retool_trainer.engines import ContinuingEngine, EmbeddedEngine
 from retool_trainer.engines._decoder import Decoder
 from retool_trainer.engines._sampling import sample
 from retool_trainer.policy import make_random_hf
@@ -215,6 +215,29 @@ async def test_new_weights_end_what_is_under_way_and_are_used_from_the_next_toke
     assert second.weight_version == 7
     expected = reference_logprobs(other, [*ids, *second.ids])
     assert second.logprobs == pytest.approx(expected[len(ids) :], abs=1e-4)
+
+
+async def test_a_partial_rollout_goes_on_through_weight_updates_and_keeps_its_old_logprobs(
+    engine: EmbeddedEngine, checkpoint: Path
+) -> None:
+    sampling = Sampling(max_tokens=40, seed=1)
+    running = asyncio.create_task(
+        ContinuingEngine(engine).generate([1, 2], sampling, session_id="x")
+    )
+    for version in (1, 2):
+        seen = engine.num_sampled_tokens
+        while engine.num_sampled_tokens < seen + 3:  # noqa: ASYNC110 - the thread has no event
+            await asyncio.sleep(0.001)
+        await engine.load(checkpoint, weight_version=version)
+    whole = await running
+    assert len(whole.ids) == len(whole.logprobs) == 40
+    assert whole.finish is FinishReason.LENGTH
+    versions = whole.weight_versions
+    assert versions is not None
+    assert sorted(set(versions)) == [0, 1, 2]
+    assert list(versions) == sorted(versions)
+    expected = reference_logprobs(checkpoint, [1, 2, *whole.ids])
+    assert whole.logprobs == pytest.approx(expected[2:], abs=1e-4)
 
 
 def _architecture(checkpoint: Path) -> str:

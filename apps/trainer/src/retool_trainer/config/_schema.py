@@ -236,6 +236,15 @@ class ScheduleConfig(Section):
     partial_rollouts: bool = False
     """async: a weight update interrupts trajectories, which continue from their tokens."""
 
+    @model_validator(mode="after")
+    def _partial_rollouts_are_asynchronous(self) -> ScheduleConfig:
+        if self.partial_rollouts and self.kind != "async":
+            raise ValueError(
+                f"rl.schedule.partial_rollouts needs rl.schedule.kind=async, not {self.kind!r}: "
+                "the other kinds never update weights while trajectories are under way"
+            )
+        return self
+
 
 class RlConfig(Section):
     """Reinforcement learning from the tool-using policy's own trajectories."""

@@ -8,6 +8,7 @@ that is left over would hold its port and, on a device, its memory.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -15,11 +16,17 @@ import sys
 import threading
 
 _TERM_GRACE_S = 10.0
+_PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
     """Run the command of the arguments and return its exit code."""
-    child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
+    child = subprocess.Popen(
+        sys.argv[1:],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=_end_with_guard,  # safe: there is no second thread yet
+    )
 
     def end_with_parent() -> None:
         while os.read(0, 4096):
@@ -31,6 +38,11 @@ def main() -> int:
     # What the command started may outlive it.
     _signal_group(child.pid, signal.SIGKILL)
     return code
+
+
+def _end_with_guard() -> None:
+    """Let the kernel tell the command to end if this guard is killed itself."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

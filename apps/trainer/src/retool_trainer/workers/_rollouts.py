@@ -25,7 +25,7 @@ from retool_rollout import (
 )
 from retool_trainer.config import RunConfig
 from retool_trainer.dialects import make_run_dialect
-from retool_trainer.engines import EngineHandle, open_engine
+from retool_trainer.engines import ContinuingEngine, EngineHandle, open_engine
 from retool_trainer.platform import get_platform
 from retool_trainer.tools import open_tools
 
@@ -78,6 +78,7 @@ class _RolloutActor:
 
     def __init__(self, config: RunConfig, hf_folder: str, urls: Sequence[str]) -> None:
         self._config, self._hf_folder, self._urls = config, Path(hf_folder), urls
+        self._partial = bool(config.rl and config.rl.schedule.partial_rollouts)
         self._stack = AsyncExitStack()
         self._handle: EngineHandle
         self._tools: ToolExecutor
@@ -116,7 +117,7 @@ class _RolloutActor:
     ) -> list[GradedGroup]:
         limits, concurrency = self._config.limits, self._config.engine.max_concurrency
         num_trajectories = len(problems) * request.group_size
-        if self._handle.embedded:
+        if self._handle.embedded and not self._partial:
             self._handle.embedded.lockstep(
                 num_trajectories=num_trajectories, concurrency=min(concurrency, num_trajectories)
             )
@@ -130,7 +131,7 @@ class _RolloutActor:
                 top_p=request.top_p,
                 seed=zlib.crc32(f"{request.seed} {start}".encode()),
             ),
-            engine=self._handle.engine,
+            engine=ContinuingEngine(self._handle.engine) if self._partial else self._handle.engine,
             tools=self._tools,
             dialect=self._dialect,
             limits=Limits(
