@@ -50,6 +50,12 @@ class Ranks:
         )
         return self.run_ranks(hf, *actions, world_size=world_size, **policy)[0]
 
+    def command(self, *arguments: str | Path) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr of one command of the command line."""
+        self._start(1)
+        self._connections[0].send({"command": [str(argument) for argument in arguments]})
+        return self._answers(1)[0][0]
+
     def run_ranks(
         self, hf: Path, *actions: tuple[str, dict[str, Any]], world_size: int, **policy: Any
     ) -> list[list[Any]]:
@@ -61,8 +67,11 @@ class Ranks:
         scenario = {"hf": hf, "policy": policy, "actions": actions, "port": port}
         for rank, connection in enumerate(self._connections[:world_size]):
             connection.send({**scenario, "rank": rank, "world_size": world_size})
+        return self._answers(world_size)
+
+    def _answers(self, count: int) -> list[list[Any]]:
         answers: list[tuple[str, Any]] = []
-        for connection in self._connections[:world_size]:
+        for connection in self._connections[:count]:
             if not connection.poll(_ANSWER_TIMEOUT_S):
                 raise TimeoutError(f"a rank did not answer within {_ANSWER_TIMEOUT_S} s")
             answers.append(connection.recv())

@@ -6,6 +6,8 @@ with what each action returned, or with the error that ended it.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
 import traceback
 from multiprocessing.connection import Client
@@ -14,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from retool_trainer.cli import main as main_of_cli
 from retool_trainer.config import OptimizerConfig, PolicyConfig
 from retool_trainer.policy import Policy, Row, TokenBatch, nll
 from retool_trainer.policy._microbatches import lay_out
@@ -108,7 +111,12 @@ class Actions:
 
 
 def play(scenario: dict[str, Any]) -> list[Any]:
-    """Build the policy, do the actions, close it."""
+    """Build the policy, do the actions, close it; or run one command of the command line."""
+    if "command" in scenario:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main_of_cli(scenario["command"])
+        return [(code, out.getvalue(), err.getvalue())]
     policy = Policy(
         scenario["hf"],
         policy=PolicyConfig(**{"num_threads": 1, **scenario["policy"]}),

@@ -119,3 +119,29 @@ def test_weights_alone_load_without_an_optimizer(ranks: Any, make_hf: Any, tmp_p
     found = ranks.run(make_hf(seed=1), ("load", folder), ("logprobs", {}))[1]
     for one, other in zip(found, expected, strict=True):
         assert np.array_equal(one, other)
+
+
+def test_megatron_lms_own_checkpoints_load_and_its_arguments_are_compared(
+    ranks: Any, make_hf: Any, tmp_path: Path
+) -> None:
+    import torch
+
+    folder = tmp_path / "iter_0000007"
+    expected = ranks.run(make_hf(), ("save", {"folder": folder}), ("logprobs", {}))[1]
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("7\n")
+    # Megatron-LM knows nothing of our own record; what remains is what it would have written.
+    common = torch.load(folder / "common.pt", weights_only=False)
+    del common["common"]
+    torch.save(common, folder / "common.pt")
+    load = ("load", {"folder": tmp_path})
+    found = ranks.run(make_hf(seed=1), load, ("logprobs", {}))[1]
+    for one, other in zip(found, expected, strict=True):
+        assert np.array_equal(one, other)
+    with pytest.raises(Exception, match=r"rope_theta is 10000\.0 in the checkpoint but 500000\.0"):
+        ranks.run(make_hf(rope_theta=500_000.0), load)
+    with pytest.raises(Exception, match="has the state of no optimizer, but this stage uses adam"):
+        ranks.run(make_hf(), _ADAM, load)
+    del common["args"]
+    torch.save(common, folder / "common.pt")
+    with pytest.raises(Exception, match="does not say of which model it is"):
+        ranks.run(make_hf(), load)

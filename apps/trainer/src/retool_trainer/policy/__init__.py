@@ -1,5 +1,6 @@
 """The policy: a dense decoder on Megatron-core that is trained by rows of tokens."""
 
+from ._convert import Converted, convert
 from ._hf_config import CheckpointError, ModelDims, read_dims
 from ._policy import Policy
 from ._random_init import make_random_hf
@@ -8,12 +9,14 @@ from ._rows import Row, TokenBatch, TokenLoss, nll
 
 __all__ = [
     "CheckpointError",
+    "Converted",
     "ModelDims",
     "Policy",
     "Reference",
     "Row",
     "TokenBatch",
     "TokenLoss",
+    "convert",
     "make_random_hf",
     "nll",
     "read_dims",

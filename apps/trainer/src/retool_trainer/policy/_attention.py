@@ -6,6 +6,7 @@ a head, B rows, T tokens of the longest.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +29,23 @@ class PackedRows(PackedSeqParams):
 
     cos_N1D: Tensor | None = None
     sin_N1D: Tensor | None = None
-    pad_BT: Tensor | None = None
-    """For each cell of the padded grid the token in it (0 for padding)."""
-    unpad_N: Tensor | None = None
-    """For each token its cell in the padded grid."""
+    blocks: tuple[_Block, ...] = ()
+    """Rows of similar length, padded to the longest of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """Consecutive rows of a microbatch as a padded grid; M of the N tokens are in it."""
+
+    pad_BT: Tensor
+    """For each cell of the grid the token in it (the block's first for padding)."""
+    unpad_M: Tensor
+    """For each token of the block its cell."""
+
+
+# A row shorter than this share of a block's longest starts a new block. Rows come longest first,
+# and attention costs the square of the width: one long row must not set it for all.
+_BLOCK_SHARE = 0.75
 
 
 def pack(microbatch: Microbatch, frequencies_F: Tensor, dtype: torch.dtype) -> PackedRows:
@@ -45,11 +59,7 @@ def pack(microbatch: Microbatch, frequencies_F: Tensor, dtype: torch.dtype) -> P
     device = microbatch.ids_N.device
     lengths = torch.tensor(microbatch.lengths, dtype=torch.int32)
     bounds = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
-    num_rows, width = microbatch.grid
-    row_N = torch.repeat_interleave(torch.arange(num_rows), lengths)
-    unpad_N = row_N.to(device) * width + microbatch.positions_N
-    pad = torch.zeros(num_rows * width, dtype=torch.long, device=device)
-    pad[unpad_N] = torch.arange(len(unpad_N), device=device)
+    _, width = microbatch.grid
     angles = microbatch.positions_N[:, None].float() * frequencies_F
     angles_N1D = torch.cat([angles, angles], dim=-1)[:, None]
     return PackedRows(
@@ -60,9 +70,27 @@ def pack(microbatch: Microbatch, frequencies_F: Tensor, dtype: torch.dtype) -> P
         max_seqlen_kv=width,
         cos_N1D=angles_N1D.cos().to(dtype),
         sin_N1D=angles_N1D.sin().to(dtype),
-        pad_BT=pad.view(num_rows, width),
-        unpad_N=unpad_N,
+        blocks=tuple(_blocks(microbatch)),
     )
+
+
+def _blocks(microbatch: Microbatch) -> Iterator[_Block]:
+    lengths = microbatch.lengths
+    first_row = first_token = 0
+    for end in range(1, len(lengths) + 1):
+        width = lengths[first_row]
+        if end < len(lengths) and _BLOCK_SHARE * width <= lengths[end] <= width:
+            continue
+        counts = torch.tensor(lengths[first_row:end])
+        num_rows, num_tokens = len(counts), int(counts.sum())
+        tokens = slice(first_token, first_token + num_tokens)
+        row_M = torch.repeat_interleave(torch.arange(num_rows), counts)
+        positions_M = microbatch.positions_N[tokens]
+        unpad_M = row_M.to(positions_M.device) * width + positions_M
+        pad = torch.full((num_rows * width,), first_token, device=unpad_M.device)
+        pad[unpad_M] = torch.arange(tokens.start, tokens.stop, device=unpad_M.device)
+        yield _Block(pad_BT=pad.view(num_rows, width), unpad_M=unpad_M)
+        first_row, first_token = end, tokens.stop
 
 
 class RotaryAttention(torch.nn.Module):
@@ -112,7 +140,7 @@ def _rotate(x_NHD: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> Tensor:
 
 
 class PaddedAttention(DotProductAttention):
-    """torch's attention over rows padded to one length: one call for all, as short rows want it.
+    """torch's attention over padded rows: one call for all of similar length.
 
     Padding is on the right, so the causal mask alone keeps it from being seen.
     """
@@ -129,13 +157,21 @@ class PaddedAttention(DotProductAttention):
     ) -> Tensor:
         """NHD, NGD, NGD -> [N, 1, H * D]."""
         del attention_mask, attn_mask_type, attention_bias
-        pad_BT, unpad_N = packed_seq_params.pad_BT, packed_seq_params.unpad_N
-        num_rows, width = pad_BT.shape
+        repeats = query.size(1) // key.size(1)
+        return torch.cat(
+            [self._attend(block, query, key, value, repeats) for block in packed_seq_params.blocks]
+        ).unsqueeze(1)
+
+    def _attend(
+        self, block: _Block, query: Tensor, key: Tensor, value: Tensor, repeats: int
+    ) -> Tensor:
+        num_rows, width = block.pad_BT.shape
         query_BHTD, key_BGTD, value_BGTD = (
-            x.index_select(0, pad_BT.view(-1)).view(num_rows, width, x.size(1), -1).transpose(1, 2)
+            x.index_select(0, block.pad_BT.view(-1))
+            .view(num_rows, width, x.size(1), -1)
+            .transpose(1, 2)
             for x in (query, key, value)
         )
-        repeats = query.size(1) // key.size(1)
         if repeats > 1:
             key_BGTD = key_BGTD.repeat_interleave(repeats, dim=1)
             value_BGTD = value_BGTD.repeat_interleave(repeats, dim=1)
@@ -143,4 +179,4 @@ class PaddedAttention(DotProductAttention):
             query_BHTD, key_BGTD, value_BGTD, is_causal=True, scale=self.softmax_scale
         )
         flat = context_BHTD.transpose(1, 2).reshape(num_rows * width, -1)
-        return flat.index_select(0, unpad_N).unsqueeze(1)
+        return flat.index_select(0, block.unpad_M)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 import shutil
 import uuid
@@ -30,6 +31,22 @@ from ._hf_config import CheckpointError, ModelDims
 from ._hf_files import replace_folder
 from ._muon import MuonAndAdamW
 
+TRACKER = "latest_checkpointed_iteration.txt"
+"""Megatron-LM's file beside the checkpoints that names the newest: a number, or `release`."""
+RELEASE = "release"
+_MEGATRON_NAMES = {
+    "num_layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_query_groups",
+    "head_dim": "kv_channels",
+    "mlp_size": "ffn_hidden_size",
+    "norm_epsilon": "norm_epsilon",
+    "rope_theta": "rotary_base",
+    "max_positions": "max_position_embeddings",
+    "qkv_bias": "add_qkv_bias",
+    "qk_norm": "qk_layernorm",
+}
 # The optimizer's state is written by whole parameters, so that every layout can read it.
 _OPTIMIZER_FORMAT = {"distrib_optim_sharding_type": "fully_reshardable"}
 
@@ -80,6 +97,10 @@ def save_checkpoint(
             "layout": _model_parallel_layout(),
             "optimizer": _kind(optimizer),
         }
+        # What Megatron-LM looks for.
+        state["args"] = megatron_args(dims)
+        state["checkpoint_version"] = 3.0
+        state["iteration"] = progress.get("step", 0)
         dist_checkpointing.save(state, str(draft), sharded_strategy=_InProcess("torch_dist", 1))
         dist.barrier()
         if dist.get_rank() == 0:
@@ -105,17 +126,18 @@ def load_checkpoint(
     Raises:
         CheckpointError: There is no complete checkpoint, or it is of another model.
     """
-    if not (folder / "metadata.json").exists():
-        raise CheckpointError(f"{folder} is not a checkpoint: it has no metadata.json")
-    common = dist_checkpointing.load_common_state_dict(str(folder))["common"]
-    compare_dims(folder, common["dims"], dims)
-    if optimizer is not None and common["optimizer"] != _kind(optimizer):
+    folder = find_checkpoint(folder)
+    saved: Any = dist_checkpointing.load_common_state_dict(str(folder))
+    common = saved.get("common", {})
+    compare_dims(folder, common.get("dims") or dims_of_megatron(folder, saved.get("args")), dims)
+    if optimizer is not None and common.get("optimizer") != _kind(optimizer):
         raise CheckpointError(
-            f"{folder} has the state of {common['optimizer']}, but this stage uses "
-            f"{_kind(optimizer)}; set optimizer.name and policy.distributed_optimizer as they were"
+            f"{folder} has the state of {common.get('optimizer', 'no optimizer')}, but this stage "
+            f"uses {_kind(optimizer)}; set optimizer.name and policy.distributed_optimizer as they "
+            "were"
         )
     state = _sharded_state(model, optimizer, is_loading=True)
-    same_layout = common["layout"] == _model_parallel_layout()
+    same_layout = common.get("layout") == _model_parallel_layout()
     if not same_layout:
         # The generators belong to (pipeline, tensor) ranks, which are others now. Nothing in a step
         # draws from them: the models here have no dropout.
@@ -126,7 +148,7 @@ def load_checkpoint(
         _load_optimizer(optimizer, loaded["optimizer"])
     if same_layout:
         _set_random_states(loaded["random"])
-    return common["progress"]
+    return common.get("progress", {})
 
 
 def _load_optimizer(optimizer: MegatronOptimizer, state: dict[str, Any]) -> None:
@@ -145,13 +167,60 @@ def _load_optimizer(optimizer: MegatronOptimizer, state: dict[str, Any]) -> None
         states[param]["step"] = step
 
 
+def find_checkpoint(folder: Path) -> Path:
+    """The checkpoint in a folder: itself, or the one that Megatron-LM's tracker file names.
+
+    Raises:
+        CheckpointError: There is no complete one.
+    """
+    tracker = folder / TRACKER
+    if tracker.exists():
+        newest = tracker.read_text().strip()
+        folder = folder / (newest if newest == RELEASE else f"iter_{int(newest):07d}")
+    if not (folder / "metadata.json").exists():
+        raise CheckpointError(f"{folder} is not a checkpoint: it has no metadata.json")
+    return folder
+
+
+def dims_of_megatron(folder: Path, args: Any) -> dict[str, Any]:
+    """What Megatron-LM's arguments in a checkpoint say about the model.
+
+    Raises:
+        CheckpointError: There are no arguments, so that nothing vouches for rope theta and others.
+    """
+    if args is None:
+        raise CheckpointError(f"{folder} does not say of which model it is: no `args` in common.pt")
+    given = vars(args)
+    dims = {ours: given[theirs] for ours, theirs in _MEGATRON_NAMES.items() if theirs in given}
+    for name in ("rope_theta", "norm_epsilon"):
+        if name in dims:
+            dims[name] = float(dims[name])
+    if "untie_embeddings_and_output_weights" in given:
+        dims["tied_embeddings"] = not given["untie_embeddings_and_output_weights"]
+    return dims
+
+
+def megatron_args(dims: ModelDims) -> argparse.Namespace:
+    """The arguments that Megatron-LM would have saved with such a model."""
+    values = {theirs: getattr(dims, ours) for ours, theirs in _MEGATRON_NAMES.items()}
+    return argparse.Namespace(
+        **values,
+        untie_embeddings_and_output_weights=not dims.tied_embeddings,
+        position_embedding_type="rope",
+        normalization="RMSNorm",
+        swiglu=True,
+        tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
+        pipeline_model_parallel_size=parallel_state.get_pipeline_model_parallel_world_size(),
+    )
+
+
 def compare_dims(folder: Path, saved: dict[str, Any], dims: ModelDims) -> None:
     """Refuse a checkpoint of another model, naming every number that differs."""
     expected = _comparable(dims)
     differing = [
-        f"{name} is {saved.get(name)!r} in the checkpoint but {expected[name]!r} in the model"
+        f"{name} is {saved[name]!r} in the checkpoint but {expected[name]!r} in the model"
         for name in expected
-        if saved.get(name) != expected[name]
+        if name in saved and saved[name] != expected[name]
     ]
     if differing:
         raise CheckpointError(f"{folder} is of another model: {'; '.join(differing)}")

@@ -43,6 +43,8 @@ class Policy:
         master_addr: Where rank 0 listens.
         master_port: A free port there.
         seed: Of the random generators.
+        with_weights: False leaves the weights undefined until `load`; the folder then needs no
+            more than config.json.
 
     Raises:
         CheckpointError: The folder cannot be loaded in this layout.
@@ -60,6 +62,7 @@ class Policy:
         master_addr: str,
         master_port: int,
         seed: int,
+        with_weights: bool = True,
     ) -> None:
         if world_size != policy.world_size:
             raise ValueError(
@@ -91,12 +94,12 @@ class Policy:
             timeout=_COLLECTIVE_TIMEOUT,
         )
         try:
-            self._build(seed)
+            self._build(seed, with_weights)
         except BaseException:
             self.close()
             raise
 
-    def _build(self, seed: int) -> None:
+    def _build(self, seed: int, with_weights: bool) -> None:
         from megatron.core import parallel_state
         from megatron.core.distributed import (
             DistributedDataParallel,
@@ -119,7 +122,8 @@ class Policy:
         torch.manual_seed(seed)
         model_parallel_cuda_manual_seed(seed)
         model = build_model(self._dims, self._config, self._platform)
-        load_weights(model, self._dims, self._config, HfTensors(self._hf_dir))
+        if with_weights:
+            load_weights(model, self._dims, self._config, HfTensors(self._hf_dir))
 
         def finalize(models: Any, num_tokens: Any = None, **kwargs: Any) -> None:
             # The rows' weights have normalised the loss; Megatron would divide by num_tokens.
@@ -378,7 +382,7 @@ class Policy:
         """Continue from a checkpoint of this model, saved by any layout.
 
         Call `set_optimizer` as at the start of the stage first; without it only the weights are
-        read.
+        read, and the checkpoint may also be Megatron-LM's (its folder with the tracker file).
 
         Raises:
             CheckpointError: No complete checkpoint, or another model's.
@@ -386,7 +390,7 @@ class Policy:
         from ._checkpoint import load_checkpoint
 
         progress = load_checkpoint(Path(folder), self._dims, self._model, self._optimizer)
-        self._step = progress["step"]
+        self._step = progress.get("step", 0)
 
     def close(self) -> None:
         """Leave the group; the policy cannot be used afterwards."""
