@@ -130,6 +130,5 @@ def test_the_actor_of_a_rank_imports_the_vendors_stack_before_megatron(tmp_path:
         "import mindspeed.megatron_adaptor",
     ]
     assert [entry["megatron"] for entry in log[:2]] == [False, False]
-    stopped = _only(log, "stopped")
-    assert stopped["kind"] != "PlatformError"
-    assert stopped["megatron"]
+    # Stopped by the missing model, not by the order of imports.
+    assert _only(log, "stopped")["kind"] == "CheckpointError"
