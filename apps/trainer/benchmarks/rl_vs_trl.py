@@ -6,13 +6,13 @@ usage: python apps/trainer/benchmarks/rl_vs_trl.py [--model DIR] [--steps 8] [--
 Both sides stay alive and take steps in turn, so that a noisy machine is noisy for both. Our side is
 `run_rl` itself, with Ray, Megatron-core, the embedded engine, the sandbox and the probe after each
 weight update; a step ends when its trajectories and metrics are on disk. TRL's side is
-`GRPOTrainer.train` with its own tool loop, given our sandbox and our grader, and spared what it does
-by default and a CPU is better off without (bf16, gradient checkpointing).
+`GRPOTrainer.train` with its own tool loop, given our sandbox and our grader, and spared what it
+does by default and a CPU is better off without (bf16, gradient checkpointing).
 
 Equal work: no group is left out for being flat, the learning rate is tiny so that both sides go on
 sampling from the first weights, and the limits are TRL's (one for the whole answer, tool replies
-included). Without --model the weights are random and no tool is called; give the `models/sft` folder
-of a quickstart run to measure tool-using trajectories.
+included). Without --model the weights are random and no tool is called; give the `models/sft`
+folder of a quickstart run to measure tool-using trajectories.
 
 The ratio of processor seconds tells the same without the neighbours' noise.
 """
