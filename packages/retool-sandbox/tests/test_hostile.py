@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501
 
+import importlib.util
 import os
 import time
 from typing import Any
@@ -214,7 +215,10 @@ async def test_random_numbers_differ_unless_seeded(jailed: Sandbox) -> None:
 
 
 async def test_realistic_case(jailed: Sandbox, realistic_case: dict[str, Any]) -> None:
-    result = await jailed.run(realistic_case["code"], limits=Limits(wall_time_s=20))
+    for module in realistic_case["modules"]:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    result = await jailed.run(realistic_case["code"], limits=Limits(wall_time_s=60))
     expect = realistic_case["expect"]
     assert result.stdout == expect["stdout"], result
     assert result.outcome is MEANING[expect["status"]]
