@@ -168,14 +168,22 @@ def _try(level: str, config: dict[str, Any], view: View) -> dict[str, Any]:
     jail.enter_once()
     # The number is out of the way of real children.
     jail.prepare_child(0)
+    read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        jail.enter_child(0, jail.profile(config["limits"]))
+        try:
+            jail.enter_child(0, jail.profile(config["limits"]))
+        except BaseException as error:  # noqa: BLE001  (any failure is the answer)
+            os.write(write, f"{type(error).__name__}: {error}".encode())
+            os._exit(1)
         os._exit(0)
+    os.close(write)
+    said = os.read(read, 4096).decode("utf-8", "replace")
+    os.close(read)
     status = os.waitpid(pid, 0)[1]
     jail.forget(0)
     if status:
-        return {"problem": "a child could not be confined"}
+        return {"problem": f"a child could not be confined ({said or f'status {status}'})"}
     return {"facts": jail.facts}
 
 
