@@ -197,7 +197,9 @@ async def _extras() -> Report:
                 await session.run("1 + 1")
                 turns.append(time.perf_counter() - started)
         extra["session_turn_p50_ms"] = round(percentile(turns, 0.5) * 1000, 3)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(
+            3.0
+        )  # a spare from before the warm-up would hold the zygote's old pages
         extra["idle_spare_private_mib"] = await _spare_mib(sandbox)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     extra["caller_peak_rss_mib"] = round(usage.ru_maxrss / 1024, 1)
