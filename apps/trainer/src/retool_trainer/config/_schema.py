@@ -87,7 +87,8 @@ class OptimizerConfig(Section):
     weight_decay: NonNegative = 0.0
     clip_grad_norm: Positive = 1.0
     cpu_offload: bool = False
-    """Keep the optimizer state in host memory (Megatron's precision-aware optimizer)."""
+    """Keep the optimizer state in host memory (Megatron's precision-aware optimizer); for cuda and
+    npu, where it was not run on hardware yet."""
 
 
 class PolicyConfig(Section):
@@ -186,8 +187,6 @@ class SftConfig(Section):
     batch_size: PositiveInt = 32
     max_tokens: PositiveInt = 9216
     """Rows longer than this are dropped and counted, never cut."""
-    pack: bool = False
-    """Several rows in one sequence, where the platform's attention keeps them apart; not on CPU."""
     heldout_fraction: Annotated[float, Field(ge=0, lt=0.5)] = 0.02
     checkpoint_every: PositiveInt = 60
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5)

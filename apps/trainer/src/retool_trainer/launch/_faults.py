@@ -173,15 +173,12 @@ def _remedy(item: str) -> str:
 def notes(config: RunConfig, platform: Platform) -> tuple[str, ...]:
     """What can run, but a person may not expect."""
     found: list[str] = []
-    if config.sft is not None and "sft" in config.stages:
-        if config.sft.max_tokens > config.policy.tokens_per_microbatch:
-            found.append(
-                f"rows between {config.policy.tokens_per_microbatch} "
-                f"(policy.tokens_per_microbatch) and {config.sft.max_tokens} tokens "
-                "(sft.max_tokens) will be dropped"
-            )
-        if config.sft.pack and not platform.packs_sequences:
-            found.append(f"sft.pack has no effect on platform {platform.name}")
+    limit, sft = config.policy.tokens_per_microbatch, config.sft
+    if sft is not None and "sft" in config.stages and sft.max_tokens > limit:
+        found.append(
+            f"rows between {limit} (policy.tokens_per_microbatch) and {sft.max_tokens} tokens "
+            "(sft.max_tokens) will be dropped"
+        )
     if config.rl is not None and "rl" in config.stages:
         prompt = config.policy.tokens_per_microbatch - config.limits.response_tokens
         if prompt < config.limits.context_tokens - config.limits.response_tokens:

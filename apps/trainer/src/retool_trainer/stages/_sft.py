@@ -107,14 +107,16 @@ class _Plan:
 
     def heldout_loss(self) -> float | None:
         """Mean negative log-probability of the held-out rows' trained tokens."""
-        if not self._heldout:
+        limit = self._context.config.policy.tokens_per_microbatch
+        rows = [sample for sample in self._heldout if len(sample.ids) <= limit]
+        if not rows:
             return None
-        logprobs = self._context.workers.policy.logprobs(supervised_rows(self._heldout))
+        logprobs = self._context.workers.policy.logprobs(supervised_rows(rows))
         total = sum(
             float(row_logprobs[list(map(bool, sample.mask))].sum())
-            for row_logprobs, sample in zip(logprobs, self._heldout, strict=True)
+            for row_logprobs, sample in zip(logprobs, rows, strict=True)
         )
-        return -total / sum(sample.num_trained for sample in self._heldout)
+        return -total / sum(sample.num_trained for sample in rows)
 
 
 def _with_tools(row: Trajectory, specs: list[dict[str, object]]) -> Trajectory:

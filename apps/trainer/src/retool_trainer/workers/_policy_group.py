@@ -96,7 +96,11 @@ class _PolicyRank:
     def reference_logprobs(self, rows: list[Row], temperature: float) -> Any:
         """Log-probabilities under the kept weights."""
         with self._reference.in_place():
-            return self._policy.logprobs(rows, temperature)
+            return self.logprobs(rows, temperature)
+
+    def logprobs(self, rows: list[Row], temperature: float) -> Any:
+        """Log-probabilities of the sampled tokens only: with a large vocabulary all would cost."""
+        return self._policy.logprobs(rows, temperature, masked_only=True)
 
     def call(self, method: str, *args: Any) -> Any:
         """Call the policy's method of this name."""
@@ -158,8 +162,8 @@ class PolicyGroup:
         self._call("set_optimizer", config, total_steps)
 
     def logprobs(self, rows: Sequence[Row], temperature: float = 1.0) -> list[np.ndarray]:
-        """Log-probabilities of every token of the rows, aligned with their ids."""
-        return self._call("logprobs", list(rows), temperature)[0]
+        """Log-probabilities of the sampled tokens, aligned with the rows' ids; 0.0 elsewhere."""
+        return self._score("logprobs", rows, temperature)
 
     def keep_reference(self) -> None:
         """Keep the weights as they are now as the reference of the KL term."""
@@ -168,13 +172,15 @@ class PolicyGroup:
 
     def reference_logprobs(self, rows: Sequence[Row], temperature: float) -> list[np.ndarray]:
         """As `logprobs`, under the reference."""
+        return self._score("reference_logprobs", rows, temperature)
+
+    def _score(self, method: str, rows: Sequence[Row], temperature: float) -> list[np.ndarray]:
         import ray
 
+        self._await_start()
         shared = ray.put(list(rows))
-        return result(
-            [rank.reference_logprobs.remote(shared, temperature) for rank in self._ranks],
-            what="reference log-probabilities",
-        )[0]
+        calls = [getattr(rank, method).remote(shared, temperature) for rank in self._ranks]
+        return result(calls, what=f"policy.{method}")[0]
 
     def step(
         self, rows: Sequence[Row], loss: TokenLoss, temperature: float = 1.0

@@ -149,7 +149,6 @@ def _sft(tree: dict[str, Any], script: _Script) -> None:
         _put(tree, "sft.batch_size", script.value("--global-batch-size", 128))
     if script.has("--max-tokens-per-gpu"):
         _put(tree, "sft.max_tokens", script.value("--max-tokens-per-gpu", 9216))
-    _put(tree, "sft.pack", True)
 
 
 def _rl(tree: dict[str, Any], script: _Script) -> None:
