@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psutil
 
@@ -16,6 +17,8 @@ from retool_trainer.platform import get_platform
 # One object store for batches and trajectories of a laptop run; Ray's default is 30 % of memory.
 _LOCAL_OBJECT_STORE_BYTES = 256 * 2**20
 _CONNECT_TIMEOUT_S = 10.0
+# Ray gives its own agents a fixed time to start, which a busy machine can exceed.
+_START_ATTEMPTS = 3
 
 
 class ClusterError(Exception):
@@ -50,38 +53,45 @@ def cluster(config: RunConfig) -> Iterator[None]:
 
     # It says that Ray's token authentication is on, as it is by default.
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
-    platform = get_platform(config.platform)
-    environment = {item.name: item.value for item in platform.environment("driver", config)}
-    try:
-        if config.ray.address:
-            ray.init(
-                address=config.ray.address,
-                runtime_env={"env_vars": environment},
-                logging_level=logging.WARNING,
-                log_to_driver=False,
-            )
-        else:
-            ray.init(
-                address="local",
-                num_cpus=config.ray.num_cpus or _cpus_needed(config),
-                **platform.ray_init_arguments(config.devices_per_node),
-                include_dashboard=False,
-                object_store_memory=_LOCAL_OBJECT_STORE_BYTES,
-                runtime_env={"env_vars": environment},
-                logging_level=logging.WARNING,
-                log_to_driver=False,
-            )
-    except Exception as error:
-        where = config.ray.address or "a local Ray"
-        first_line = (str(error).strip() or repr(error)).splitlines()[0]
-        raise ClusterError(
-            f"could not start or reach {where}: {type(error).__name__}: {first_line}; "
-            "check ray.address, free ports and /dev/shm"
-        ) from error
+    arguments = _init_arguments(config)
+    for attempt in range(_START_ATTEMPTS):
+        try:
+            ray.init(**arguments)
+            break
+        except Exception as error:
+            ray.shutdown()
+            if attempt + 1 < _START_ATTEMPTS and not config.ray.address:
+                continue
+            where = config.ray.address or "a local Ray"
+            first_line = (str(error).strip() or repr(error)).splitlines()[0]
+            raise ClusterError(
+                f"could not start or reach {where}: {type(error).__name__}: {first_line}; "
+                "check ray.address, free ports and /dev/shm"
+            ) from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _init_arguments(config: RunConfig) -> dict[str, Any]:
+    platform = get_platform(config.platform)
+    environment = {item.name: item.value for item in platform.environment("driver", config)}
+    common: dict[str, Any] = {
+        "runtime_env": {"env_vars": environment},
+        "logging_level": logging.WARNING,
+        "log_to_driver": False,
+    }
+    if config.ray.address:
+        return {"address": config.ray.address, **common}
+    return {
+        "address": "local",
+        "num_cpus": config.ray.num_cpus or _cpus_needed(config),
+        **platform.ray_init_arguments(config.devices_per_node),
+        "include_dashboard": False,
+        "object_store_memory": _LOCAL_OBJECT_STORE_BYTES,
+        **common,
+    }
 
 
 def _cpus_needed(config: RunConfig) -> int:
