@@ -212,6 +212,12 @@ def write_back(
         "own_text": trajectory.own_text,
         "turns": len(trajectory.turns),
         "outcomes": [call.outcome for turn in trajectory.turns for call in turn.calls],
+        # What a reward counts: a call that only repeats another is told by name and arguments.
+        "calls": [
+            {"name": call.name, "arguments": dict(call.arguments), "ok": call.ok}
+            for turn in trajectory.turns
+            for call in turn.calls
+        ],
     }
     sample.metadata = metadata
     sample.tool_call_count = sum(1 for turn in trajectory.turns if turn.calls)
