@@ -17,7 +17,7 @@ def test_the_resolved_config_is_stored_and_the_same_config_is_welcome_again(tmp_
     folder = RunFolder(tmp_path / "run")
     folder.open(config, fresh=False)
     folder.open(config, fresh=False)
-    assert json.loads(folder.config_file.read_text())["rl"]["steps"] == 40
+    assert json.loads(folder.config_file.read_text())["rl"]["steps"] == 32
 
 
 def test_another_config_is_refused_with_the_keys_that_differ(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_another_config_is_refused_with_the_keys_that_differ(tmp_path: Path) -> 
     other = load_config(quickstart_config(), ["rl.steps=3", "seed=5"])
     with pytest.raises(RunFolderError) as caught:
         folder.open(other, fresh=False)
-    assert "rl.steps: the folder has 40, this run has 3" in str(caught.value)
+    assert "rl.steps: the folder has 32, this run has 3" in str(caught.value)
     assert "seed: the folder has 0, this run has 5" in str(caught.value)
 
 

@@ -276,7 +276,8 @@ async def test_without_the_sandbox_extra_the_error_names_it(setup, monkeypatch):
     monkeypatch.setitem(sys.modules, "retool_sandbox", None)
     with pytest.raises(ImportError, match=r"retool-rollout\[sandbox\]"):
         await vime.generate(args, OldSample(prompt="?"), PARAMETERS)
-    monkeypatch.setitem(sys.modules, "retool_reward", None)
+    for name in ("retool_reward", "retool_reward.hooks", "retool_reward.hooks.vime"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"retool-rollout\[reward\]"):
         await generate_with_retool.reward_func(args, OldSample())
 

@@ -63,7 +63,7 @@ def test_the_terminal_tells_the_whole_story(quickstart: Path) -> None:
     shown = (quickstart / "stdout.txt").read_text()
     for expected in (
         "sft step 200/200",
-        "rl  step 40/40",
+        "rl  step 32/32",
         "random weights",
         "after SFT",
         "after RL",
@@ -165,7 +165,7 @@ def test_a_run_that_cannot_be_says_so_in_one_line(
 def test_the_folder_of_another_config_is_refused(trainer_runs: Any, quickstart: Path) -> None:
     done = trainer_runs.run("--run-dir", str(quickstart), "rl.steps=41", timeout_s=120)
     assert done.returncode == 2
-    assert "rl.steps: the folder has 40, this run has 41" in done.stderr
+    assert "rl.steps: the folder has 32, this run has 41" in done.stderr
 
 
 def test_help_explains_itself(trainer_runs: Any) -> None:

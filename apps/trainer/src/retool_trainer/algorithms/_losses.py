@@ -259,15 +259,7 @@ class TokenLoss:
 
 
 def make_token_loss(config: RlConfig) -> TokenLoss:
-    """Return the per-token loss that `config` describes.
-
-    Raises:
-        ValueError: A bound that the chosen loss does not have.
-    """
-    if config.dual_clip is not None and config.loss != "clip":
-        raise ValueError(
-            f"rl.dual_clip bounds the loss `clip`; {config.loss!r} has no such bound; use null"
-        )
+    """Return the per-token loss that `config` describes."""
     return TokenLoss(
         loss=config.loss,
         clip_low=config.clip_low,

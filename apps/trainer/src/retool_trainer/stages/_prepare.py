@@ -29,6 +29,7 @@ from retool_trainer.tools import open_tools
 RecordT = TypeVar("RecordT", bound=BaseModel)
 
 _MARKER = "prepared.json"
+_NUM_SESSIONS = 2
 
 
 class PrepareError(Exception):
@@ -186,15 +187,24 @@ class _Arithmetic:
 
 
 async def _outputs(config: RunConfig, programs: Sequence[str]) -> dict[str, str]:
-    """What the tool really says to each program."""
+    """What the tool really says to each program.
+
+    The programs are one-liners without variables, so they can share a session, whose turns cost a
+    tenth of a fresh run's time.
+    """
     async with open_tools(config.sandbox) as tools:
 
-        async def one(program: str) -> str:
-            return (await tools.execute("code_interpreter", {"code": program})).text
+        async def some(part: Sequence[str]) -> dict[str, str]:
+            async with tools.session() as session:
+                return {
+                    program: (await session.execute("code_interpreter", {"code": program})).text
+                    for program in part
+                }
 
+        parts = [programs[index::_NUM_SESSIONS] for index in range(_NUM_SESSIONS)]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(program)) for program in programs]
-    return {program: task.result() for program, task in zip(programs, tasks, strict=True)}
+            tasks = [group.create_task(some(part)) for part in parts]
+    return {program: text for task in tasks for program, text in task.result().items()}
 
 
 def _problem(name: str, index: int, problem: ArithmeticProblem) -> Problem:

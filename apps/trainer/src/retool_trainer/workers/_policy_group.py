@@ -41,8 +41,8 @@ class _PolicyRank:
             probe.bind((host, 0))
             return host, probe.getsockname()[1]
 
-    def start(self, address: str, port: int) -> None:
-        """Join the process group and load the weights."""
+    def start(self, rendezvous: tuple[str, int]) -> None:
+        """Join the process group at (address, port) and load the weights."""
         # Before the policy's module, which imports Megatron: the vendor's patches come first.
         get_platform(self._config.platform).import_vendor()
         from retool_trainer.policy import Policy
@@ -54,8 +54,8 @@ class _PolicyRank:
             platform=self._config.platform,
             rank=self._rank,
             world_size=policy.world_size,
-            master_addr=address,
-            master_port=port,
+            master_addr=rendezvous[0],
+            master_port=rendezvous[1],
             seed=self._config.seed,
         )
 
@@ -135,13 +135,11 @@ class PolicyGroup:
             )
             for rank, option in enumerate(options)
         ]
-        address, port = result(
-            self._ranks[0].rendezvous.remote(config.ports.policy),
-            what="policy rank 0",
-            timeout_s=_START_TIMEOUT_S,
-        )
-        self._address = address
-        self._started: list[Any] | None = [rank.start.remote(address, port) for rank in self._ranks]
+        # Nobody waits here: Ray hands the place on to the ranks once rank 0 has chosen it.
+        self._rendezvous = self._ranks[0].rendezvous.remote(config.ports.policy)
+        self._started: list[Any] | None = [
+            rank.start.remote(self._rendezvous) for rank in self._ranks
+        ]
 
     def _await_start(self) -> None:
         if self._started is not None:
@@ -191,8 +189,9 @@ class PolicyGroup:
     def connect_engines(self, urls: Sequence[str]) -> None:
         """Open the group over which weights are broadcast."""
         self._await_start()
+        host, _ = result(self._rendezvous, what="policy rank 0")
         result(
-            [rank.connect_engines.remote(list(urls), self._address) for rank in self._ranks],
+            [rank.connect_engines.remote(list(urls), host) for rank in self._ranks],
             what="connection of the engines",
             timeout_s=_START_TIMEOUT_S,
         )
