@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,8 +185,28 @@ async def test_a_full_context_ends_the_turn_and_a_longer_prompt_is_refused(
         await generate(engine, [1] * 64, "longer")
 
 
+@pytest.fixture
+def paces(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Each forward pass takes one: a test says how far the engine's thread may go."""
+    paces = threading.Semaphore(0)
+    forward = Decoder.forward
+
+    def paced(self: Decoder, *args: torch.Tensor | None) -> torch.Tensor:
+        assert paces.acquire(timeout=60), "the test let no further step go"
+        return forward(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Decoder, "forward", paced)
+    return paces
+
+
+async def _until_sampled(engine: EmbeddedEngine, num_tokens: int) -> None:
+    async with asyncio.timeout(60):
+        while engine.num_sampled_tokens < num_tokens:  # noqa: ASYNC110 - a thread has no event to await
+            await asyncio.sleep(0.001)
+
+
 async def test_new_weights_end_what_is_under_way_and_are_used_from_the_next_token_on(
-    engine: EmbeddedEngine, checkpoint: Path, tmp_path: Path
+    engine: EmbeddedEngine, checkpoint: Path, tmp_path: Path, paces: threading.Semaphore
 ) -> None:
     other = tmp_path / "other"
     make_random_hf(
@@ -204,11 +225,15 @@ async def test_new_weights_end_what_is_under_way_and_are_used_from_the_next_toke
     _make_sharper(other)
     sampling = Sampling(max_tokens=50, seed=1)
     running = asyncio.create_task(engine.generate([1, 2], sampling, session_id="x"))
-    while engine.num_sampled_tokens < 3:  # noqa: ASYNC110 - the engine's thread has no event to await
-        await asyncio.sleep(0.001)
-    await engine.load(other, weight_version=7)
+    paces.release(3)
+    await _until_sampled(engine, 3)
+    loading = asyncio.create_task(engine.load(other, weight_version=7))
+    await asyncio.sleep(0)  # the load is posted before the step that is now let go
+    paces.release(1000)
+    await loading
     first = await running
     assert first.finish is FinishReason.ABORT
+    assert len(first.ids) <= 4  # the load came before the second step at the latest
     assert first.weight_version == 0
     ids = [1, 2, *first.ids]
     second = await generate(engine, ids, "x")
@@ -218,7 +243,7 @@ async def test_new_weights_end_what_is_under_way_and_are_used_from_the_next_toke
 
 
 async def test_a_partial_rollout_goes_on_through_weight_updates_and_keeps_its_old_logprobs(
-    engine: EmbeddedEngine, checkpoint: Path
+    engine: EmbeddedEngine, checkpoint: Path, paces: threading.Semaphore
 ) -> None:
     sampling = Sampling(max_tokens=40, seed=1)
     running = asyncio.create_task(
@@ -226,9 +251,13 @@ async def test_a_partial_rollout_goes_on_through_weight_updates_and_keeps_its_ol
     )
     for version in (1, 2):
         seen = engine.num_sampled_tokens
-        while engine.num_sampled_tokens < seen + 3:  # noqa: ASYNC110 - the thread has no event
-            await asyncio.sleep(0.001)
-        await engine.load(checkpoint, weight_version=version)
+        paces.release(3)
+        await _until_sampled(engine, seen + 3)
+        loading = asyncio.create_task(engine.load(checkpoint, weight_version=version))
+        await asyncio.sleep(0)
+        paces.release()  # the step before which the thread reads its mail
+        await loading
+    paces.release(1000)
     whole = await running
     assert len(whole.ids) == len(whole.logprobs) == 40
     assert whole.finish is FinishReason.LENGTH

@@ -19,8 +19,6 @@ ROOT = Path(__file__).resolve().parents[4]
 
 @pytest.fixture(scope="module")
 def ray_with_16_npus() -> Iterator[None]:
-    # Started through `uv run`, Ray would make each worker an environment of its own.
-    os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     ray.init(
         address="local",

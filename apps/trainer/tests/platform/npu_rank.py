@@ -24,7 +24,7 @@ def start_actor() -> None:
         {"model": {"path": "no-such-folder"}, "stages": [], "platform": "npu"}
     )
     try:
-        _PolicyRank(0, config, "no-such-folder").start("127.0.0.1", 1)
+        _PolicyRank(0, config, "no-such-folder").start(("127.0.0.1", 1))
     except Exception as error:  # noqa: BLE001 - whatever it is, the test wants its name
         record("stopped", kind=type(error).__name__)
 

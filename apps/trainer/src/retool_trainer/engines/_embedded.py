@@ -3,14 +3,21 @@
 A session keeps its row of the KV cache between turns, so that a tool's answer is appended and the
 prompt is never computed twice. Rows that have much to read go through one wide pass; a straggler
 reads along, a token a step, while the others generate.
+
+The thread alone owns sessions, cache and weights. Others post it functions, which it calls between
+two decode steps: no caller, and so no event loop, ever waits for a lock that a step holds, and a
+weight update is never starved by the steps.
 """
 
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -87,10 +94,11 @@ class EmbeddedEngine:
         self._free_rows = list(range(max_concurrency))[::-1]
         self._waiting: dict[str, _Request] = {}
         self._expected: _Expected | None = None
-        self._paused = False
         self._closed = False
-        self._error: BaseException | None = None
-        self._changed = threading.Condition()
+        self._error: Exception | None = None
+        self._mailbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._posting = threading.Lock()
+        self._has_ended = False
         self.num_sampled_tokens = 0
         self._thread = threading.Thread(target=self._run, name="embedded-engine", daemon=True)
         self._thread.start()
@@ -136,29 +144,32 @@ class EmbeddedEngine:
             loop=loop,
             uniforms=_uniforms(sampling.seed, len(prompt_ids), limit),
         )
-        with self._changed:
-            self._raise_if_broken()
-            session = self._sessions.get(session_id)
-            if session_id in self._waiting or (session and session.request):
-                raise EngineError(f"session {session_id!r} already has a request under way")
-            self._waiting[session_id] = request
-            self._changed.notify_all()
+        self._post(partial(self._submit, session_id, request))
         try:
             return await request.future
         finally:
             if not request.future.done() or request.future.cancelled():
                 await self.release(session_id)
 
+    def _submit(self, session_id: str, request: _Request) -> None:
+        session = self._sessions.get(session_id)
+        if session_id in self._waiting or (session and session.request):
+            failure = EngineError(f"session {session_id!r} already has a request under way")
+            request.loop.call_soon_threadsafe(_fail, request.future, failure)
+            return
+        self._waiting[session_id] = request
+
     async def release(self, session_id: str) -> None:
         """Give a session's row back. An unknown session is fine: its request may not have begun."""
-        with self._changed:
-            self._waiting.pop(session_id, None)
-            session = self._sessions.pop(session_id, None)
-            if session:
-                self._free_rows.append(session.row)
-            if self._expected:
-                self._expected.num_released += 1
-            self._changed.notify_all()
+        self._post(partial(self._release, session_id), needed=False)
+
+    def _release(self, session_id: str) -> None:
+        self._waiting.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session:
+            self._free_rows.append(session.row)
+        if self._expected:
+            self._expected.num_released += 1
 
     # -- weights -------------------------------------------------------------------------
 
@@ -168,17 +179,24 @@ class EmbeddedEngine:
         Requests under way end with what they have (`FinishReason.ABORT`); the cache is forgotten,
         so that every later token is computed with the new weights alone.
         """
-        await asyncio.to_thread(self._load, folder, weight_version)
+        loaded: Future[None] = Future()
+        self._post(partial(self._load, folder, weight_version, loaded))
+        await asyncio.wrap_future(loaded)
 
-    def _load(self, folder: Path, weight_version: int) -> None:
-        with self._changed:
-            self._raise_if_broken()
+    def _load(self, folder: Path, weight_version: int, loaded: Future[None]) -> None:
+        if not loaded.set_running_or_notify_cancel():
+            return
+        try:
             for session in self._sessions.values():
                 session.cached_ids.clear()
                 if session.request:
                     self._finish(session, FinishReason.ABORT)
             self._decoder.load(folder)
             self._weight_version = weight_version
+        except Exception as error:  # noqa: BLE001 - the caller's, who decides what it means
+            loaded.set_exception(error)
+        else:
+            loaded.set_result(None)
 
     @property
     def weight_version(self) -> int:
@@ -197,46 +215,65 @@ class EmbeddedEngine:
             num_trajectories: How many sessions will come in all.
             concurrency: How many of them the caller keeps going at once, at most one for each row.
         """
-        with self._changed:
-            self._expected = _Expected(num_trajectories, concurrency)
+        self._post(partial(self._expect, _Expected(num_trajectories, concurrency)))
+
+    def _expect(self, expected: _Expected) -> None:
+        self._expected = expected
 
     # -- the thread ----------------------------------------------------------------------
 
     def close(self) -> None:
         """End the thread; requests under way fail."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._post(self._close, needed=False)
         self._thread.join(timeout=60)
 
-    def _raise_if_broken(self) -> None:
+    def _close(self) -> None:
+        self._closed = True
+
+    def _post(self, message: Callable[[], None], *, needed: bool = True) -> None:
+        """Have the thread call a function between two steps.
+
+        Raises:
+            EngineError: The thread has ended and the message was needed.
+        """
+        with self._posting:  # held for an append only
+            if not self._has_ended:
+                self._mailbox.put(message)
+                return
+        if not needed:
+            return
         if self._error:
             raise EngineError(f"the embedded engine broke: {self._error!r}") from self._error
-        if self._closed:
-            raise EngineError("the embedded engine is closed")
+        raise EngineError("the embedded engine is closed")
 
     def _run(self) -> None:
         if self._num_threads:
             torch.set_num_threads(self._num_threads)
         try:
-            while True:
-                with self._changed:
-                    if not self._wait_for_work():
-                        break
-                    self._admit()
-                    self._step()
+            while self._wait_for_work():
+                self._admit()
+                self._step()
         except Exception as error:  # noqa: BLE001 - handed to every caller, now and later
             self._error = error
-        with self._changed:
-            reason = self._error or EngineError("the embedded engine was closed")
-            requests = [s.request for s in self._sessions.values() if s.request]
-            for request in [*requests, *self._waiting.values()]:
-                failure = EngineError(f"the embedded engine stopped: {reason!r}")
-                request.loop.call_soon_threadsafe(_fail, request.future, failure)
+        with self._posting:
+            self._has_ended = True
+        self._take_mail()  # what was posted before the end is answered too
+        reason = self._error or EngineError("the embedded engine was closed")
+        requests = [s.request for s in self._sessions.values() if s.request]
+        for request in [*requests, *self._waiting.values()]:
+            failure = EngineError(f"the embedded engine stopped: {reason!r}")
+            request.loop.call_soon_threadsafe(_fail, request.future, failure)
+
+    def _take_mail(self) -> None:
+        while not self._mailbox.empty():  # only this thread takes from it
+            self._mailbox.get()()
 
     def _wait_for_work(self) -> bool:
-        """Wait (holding the lock between waits) until a step can be taken; False when closed."""
-        while not self._closed:
+        """Take mail until a step can be taken; False when closed."""
+        while True:
+            self._take_mail()
+            if self._closed:
+                return False
             num_active = sum(1 for session in self._sessions.values() if session.request)
             # A request that waits for a row, which only a release can give it, is not ready.
             admissible = sum(1 for name in self._waiting if name in self._sessions)
@@ -245,13 +282,14 @@ class EmbeddedEngine:
             num_missing = self._expected.num_missing(num_ready) if self._expected else 0
             if num_ready and num_missing <= 0:
                 return True
-            arrived = self._changed.wait(self._step_timeout_s if num_ready else None)
-            if not arrived and num_ready:
+            try:
+                message = self._mailbox.get(timeout=self._step_timeout_s if num_ready else None)
+            except queue.Empty:
                 raise TimeoutError(
                     f"lock-step waited {self._step_timeout_s:g} s for {num_missing} trajectories; "
                     "a tool or a caller hangs"
-                )
-        return False
+                ) from None
+            message()
 
     def _admit(self) -> None:
         """Give waiting requests their session's row, or a free one, in the order of session ids."""
