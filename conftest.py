@@ -1,4 +1,4 @@
-"""In parallel (`pytest -n 2 --dist loadgroup`), tests that share a costly fixture share a worker."""
+"""In parallel (`pytest -n 2 --dist loadgroup`) tests of one costly fixture share a worker."""
 
 from pathlib import Path
 
@@ -7,9 +7,8 @@ import pytest
 ROOT = Path(__file__).parent
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """A file is a group; the runs of the trainer share one quickstart, so they are one group."""
-    for item in items:
-        place = item.path.relative_to(ROOT)
-        group = place.parent if place.is_relative_to("tests/e2e/trainer") else place
-        item.add_marker(pytest.mark.xdist_group(str(group)))
+    place = item.path.relative_to(ROOT)
+    group = place.parent if place.is_relative_to("tests/e2e/trainer") else place
+    item.add_marker(pytest.mark.xdist_group(str(group)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -32,17 +33,27 @@ def named(*parts: str) -> Victim:
     return find
 
 
+TEN_STEPS = ["rl.steps=10", "rl.checkpoint_every=3"]
+
+
 @pytest.fixture(scope="module")
 def undisturbed(
     trainer_runs: Any, short_rl: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
-    done = trainer_runs.run("run", "--run-dir", str(run_dir), *short_rl, *SIX_STEPS)
+    done = trainer_runs.run("run", "--run-dir", str(run_dir), *short_rl, *TEN_STEPS)
     assert done.returncode == 0, done.stdout + done.stderr
     return run_dir
 
 
-SIX_STEPS = ["rl.steps=6", "rl.checkpoint_every=2"]
+def _weights(run_dir: Path) -> bytes:
+    return (run_dir / "models" / "rl" / "model.safetensors").read_bytes()
+
+
+def _a_random_moment() -> int:
+    moment = random.randint(1, 9)
+    print(f"killed after step {moment}")
+    return moment
 
 
 @pytest.mark.parametrize(
@@ -62,8 +73,8 @@ def test_a_killed_part_is_replaced_and_the_metrics_are_those_of_an_undisturbed_r
     restarts: bool,
 ) -> None:
     run_dir = tmp_path / "run"
-    with trainer_runs.started("run", "--run-dir", str(run_dir), *short_rl, *SIX_STEPS) as process:
-        trainer_runs.wait_for_steps(process, run_dir, 3)
+    with trainer_runs.started("run", "--run-dir", str(run_dir), *short_rl, *TEN_STEPS) as process:
+        trainer_runs.wait_for_steps(process, run_dir, _a_random_moment())
         found = victim(psutil.Process(process.pid))
         assert found is not None
         os.kill(found.pid, signal.SIGKILL)
@@ -71,6 +82,25 @@ def test_a_killed_part_is_replaced_and_the_metrics_are_those_of_an_undisturbed_r
     assert process.returncode == 0, output
     assert ("a worker failed" in output) is restarts
     assert trainer_runs.comparable(run_dir) == trainer_runs.comparable(undisturbed)
+    assert _weights(run_dir) == _weights(undisturbed)
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint_and_ends_as_if_nothing_had_happened(
+    trainer_runs: Any, undisturbed: Path, short_rl: list[str], tmp_path: Path
+) -> None:
+    killed = tmp_path / "killed"
+    arguments = ["run", "--run-dir", str(killed), *short_rl, *TEN_STEPS]
+    with trainer_runs.started(*arguments) as process:
+        # After step 5: at least a step beyond the checkpoint of step 3, which has to be done again.
+        trainer_runs.wait_for_steps(process, killed, 5)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(60)
+    resumed = trainer_runs.run(*arguments)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert "rl  step 10/10" in resumed.stdout
+    assert "rl  step  3/10" not in resumed.stdout
+    assert trainer_runs.comparable(killed) == trainer_runs.comparable(undisturbed)
+    assert _weights(killed) == _weights(undisturbed)
 
 
 def test_nothing_is_left_of_a_run_that_was_killed(
@@ -107,15 +137,14 @@ def test_training_on_stored_trajectories_gives_the_same_losses_to_the_last_bit(
 ) -> None:
     replayed = tmp_path / "replayed"
     done = trainer_runs.run(
-        "run", "--run-dir", str(replayed), *short_rl, *SIX_STEPS, f"rl.replay={undisturbed}"
+        "run", "--run-dir", str(replayed), *short_rl, *TEN_STEPS, f"rl.replay={undisturbed}"
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for key in ("loss", "grad_norm", "policy/approx_kl", "policy/entropy", "accuracy"):
         assert [e[key] for e in trainer_runs.metrics(replayed)] == [
             e[key] for e in trainer_runs.metrics(undisturbed)
         ]
-    weights = [run / "models" / "rl" / "model.safetensors" for run in (undisturbed, replayed)]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert _weights(replayed) == _weights(undisturbed)
 
 
 def test_a_stale_engine_stops_the_run_at_the_next_sync(

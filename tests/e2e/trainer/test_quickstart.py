@@ -6,8 +6,6 @@ One full run is shared by the tests below; the short runs start from the model t
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -81,66 +79,13 @@ def test_a_finished_run_is_not_run_again(trainer_runs: Any, quickstart: Path) ->
     assert (quickstart / "summary.json").read_bytes() == before
 
 
-def test_two_data_parallel_ranks_train_with_a_faithful_engine(
-    trainer_runs: Any, short_rl: list[str], tmp_path: Path
-) -> None:
-    done = trainer_runs.run(
-        "run", "--run-dir", str(tmp_path / "run"), *short_rl, "policy.data_parallel=2"
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    entries = trainer_runs.metrics(tmp_path / "run")
-    assert [entry["step"] for entry in entries] == [1, 2, 3]
-    for entry in entries:
-        assert entry["updates"] == 2
-        assert entry["engine/logprob_gap_max"] <= 1e-4
-        assert entry["engine/probe_gap"] <= 1e-4
-
-
-@pytest.mark.parametrize("sync", ["disk", "broadcast"])
-def test_a_real_vllm_samples_with_the_policys_weights(
-    trainer_runs: Any, vllm_python: Path, short_rl: list[str], tmp_path: Path, sync: str
-) -> None:
-    done = trainer_runs.run(
-        "run", "--run-dir", str(tmp_path / "run"), *short_rl, "engine=vllm",
-        f"engine.python={vllm_python}", f"engine.sync={sync}",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    entries = trainer_runs.metrics(tmp_path / "run")
-    assert [entry["engine/weight_version"] for entry in entries] == [1, 2, 3]
-    for entry in entries:
-        assert entry["engine/logprob_gap_max"] <= 1e-4
-        assert entry["engine/probe_gap"] <= 1e-4
-        assert entry["schedule/staleness_max"] == 0
-
-
-def test_a_run_killed_in_the_middle_of_rl_ends_as_if_nothing_had_happened(
-    trainer_runs: Any, short_rl: list[str], tmp_path: Path
-) -> None:
-    arguments = [*short_rl, "rl.steps=7", "rl.checkpoint_every=2"]
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    done = trainer_runs.run("run", "--run-dir", str(undisturbed), *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-    with trainer_runs.started("run", "--run-dir", str(killed), *arguments) as process:
-        # After step 5: one step beyond the checkpoint of step 4, which has to be done again.
-        trainer_runs.wait_for_steps(process, killed, 5)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(60)
-    resumed = trainer_runs.run("run", "--run-dir", str(killed), *arguments)
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    assert "rl  step 5/7" in resumed.stdout
-    assert "rl  step 4/7" not in resumed.stdout
-    assert trainer_runs.comparable(killed) == trainer_runs.comparable(undisturbed)
-    weights = [run / "models" / "rl" / "model.safetensors" for run in (undisturbed, killed)]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["rl.stepz=3"], "unknown key 'rl.stepz'; did you mean 'rl.steps'?"),
         (["--config", "nowhere.yaml"], "cannot read the config 'nowhere.yaml'"),
         (["ray.min_free_memory_gib=100000"], "ray.min_free_memory_gib asks for 100000"),
+        (["rl.replay=elsewhere"], "rl.replay: elsewhere has no trajectories of RL step 1; lower"),
         (["ray.address=127.0.0.1:9"], "no Ray answers at ray.address 127.0.0.1:9"),
         (
             ["rl.problems=nothing"],

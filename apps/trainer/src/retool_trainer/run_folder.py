@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from retool_trainer.errors import RunRefusedError
+
 from .config import RunConfig
 
 # What may differ between two starts of one run: it changes where things run, not what is computed.
 _FREE_KEYS = ("stages", "ray", "tracking", "engine.python", "engine.start_timeout_s", "fetch")
 
 
-class RunFolderError(Exception):
+class RunFolderError(RunRefusedError):
     """The run folder cannot be used; the message says what to do."""
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from retool_trainer.policy import CheckpointError, read_dims
+from retool_trainer.errors import CheckpointError
+from retool_trainer.policy import read_dims
 from retool_trainer.policy._rotary import rotary_frequencies
 
 _GIVEN = {

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from retool_trainer.config import ModelShape
-from retool_trainer.policy import CheckpointError, make_random_hf
+from retool_trainer.errors import CheckpointError
+from retool_trainer.policy import make_random_hf
 from retool_trainer.policy._hf_files import HfTensors, write_hf
 
 _TENSORS = {f"t{i}": torch.full((100,), float(i)) for i in range(5)}

@@ -34,7 +34,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Convert; 0, or 1 with the reason on stderr."""
-    from retool_trainer.policy import CheckpointError, convert
+    from retool_trainer.errors import CheckpointError
+    from retool_trainer.policy import convert
 
     try:
         done = convert(args.source, args.target, hf=args.hf, dtype=args.dtype)

@@ -7,7 +7,8 @@ import logging
 import sys
 from pathlib import Path
 
-from retool_trainer.config import ConfigError, load_config
+from retool_trainer.config import load_config
+from retool_trainer.errors import RunFailedError, RunRefusedError
 
 _STAGES = ("sft", "rl")
 
@@ -50,27 +51,19 @@ def run(args: argparse.Namespace) -> int:
     overrides = list(args.overrides)
     if args.stages is not None:
         overrides.append(f"stages=[{args.stages}]")
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    run_dir = args.run_dir
     try:
         config = load_config(args.config or quickstart_config(), overrides)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    # Imported late: --help and a mistyped key answer at once.
-    from retool_trainer.engines import EngineServerError
-    from retool_trainer.pipeline import run as run_pipeline
-    from retool_trainer.platform import PlatformError
-    from retool_trainer.run_folder import RunFolderError
-    from retool_trainer.stages import EngineDesyncError, PrepareError
-    from retool_trainer.workers import ClusterError, WorkerError
+        run_dir = run_dir or Path("runs") / config.name
+        # Imported late: --help and a mistyped key answer at once.
+        from retool_trainer.pipeline import run as run_pipeline
 
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    run_dir = args.run_dir or Path("runs") / config.name
-    try:
         run_pipeline(config, run_dir, fresh=args.fresh)
-    except (RunFolderError, ClusterError, PrepareError, PlatformError) as error:
+    except RunRefusedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except (EngineDesyncError, EngineServerError, WorkerError) as error:
+    except RunFailedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

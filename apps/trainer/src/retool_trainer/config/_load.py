@@ -10,10 +10,12 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from retool_trainer.errors import RunRefusedError
+
 from ._schema import RunConfig
 
 
-class ConfigError(Exception):
+class ConfigError(RunRefusedError):
     """The configuration cannot be used; the message has one line per fault."""
 
 

@@ -11,12 +11,14 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from retool_trainer.errors import RunFailedError
+
 _POLL_S = 0.5
 _LOG_TAIL_LINES = 15
 _END_TIMEOUT_S = 30.0
 
 
-class EngineServerError(Exception):
+class EngineServerError(RunFailedError):
     """The server did not start or has died; the message ends with its last words."""
 
 

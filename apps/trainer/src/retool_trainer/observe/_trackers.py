@@ -9,9 +9,10 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from retool_trainer.config import TrackingConfig
+from retool_trainer.errors import RunRefusedError
 
 
-class TrackerUnavailableError(Exception):
+class TrackerUnavailableError(RunRefusedError):
     """A tracker that the configuration asks for is not installed."""
 
 

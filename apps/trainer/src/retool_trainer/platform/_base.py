@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from retool_trainer.config import EngineConfig, PolicyConfig, RunConfig
+from retool_trainer.errors import RunRefusedError
 
 Role = Literal["driver", "policy", "engine"]
 """driver: the process of `run`. policy: a rank of the training group. engine: a vLLM server."""
@@ -20,7 +21,7 @@ Role = Literal["driver", "policy", "engine"]
 _ENGINE_SIDE = Path(__file__).parents[1] / "weights" / "engine_side"
 
 
-class PlatformError(Exception):
+class PlatformError(RunRefusedError):
     """The platform cannot be used as asked; the message says what to change."""
 
 

@@ -27,7 +27,9 @@ from megatron.core.optimizer.optimizer import MegatronOptimizer
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save as save_state_dict
 
-from ._hf_config import CheckpointError, ModelDims
+from retool_trainer.errors import CheckpointError
+
+from ._hf_config import ModelDims
 from ._hf_files import replace_folder
 from ._muon import MuonAndAdamW
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from retool_trainer.config import PolicyConfig
+from retool_trainer.errors import CheckpointError
 
-from ._hf_config import CheckpointError, read_dims
+from ._hf_config import read_dims
 from ._hf_files import HfTensors
 from ._mapping import entries, hf_shape
 from ._policy import Policy

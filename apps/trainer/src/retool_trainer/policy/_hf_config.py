@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from retool_trainer.errors import CheckpointError
+
 _ARCHITECTURES = {"qwen3": "Qwen3", "qwen2": "Qwen2", "llama": "Llama"}
-
-
-class CheckpointError(Exception):
-    """A model folder or a checkpoint is not what the policy can load; the message names why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

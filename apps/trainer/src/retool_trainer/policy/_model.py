@@ -19,10 +19,11 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from retool_trainer.config import PolicyConfig
+from retool_trainer.errors import CheckpointError
 from retool_trainer.platform import Platform
 
 from ._attention import pack, rotary_attention
-from ._hf_config import CheckpointError, ModelDims
+from ._hf_config import ModelDims
 from ._logprobs import vocab_parallel_logprobs
 from ._mapping import padded_vocab
 from ._microbatches import Microbatch

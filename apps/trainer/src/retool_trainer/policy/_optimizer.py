@@ -18,14 +18,11 @@ from megatron.core.optimizer.optimizer import (
 from torch import Tensor
 
 from retool_trainer.config import OptimizerConfig, PolicyConfig
+from retool_trainer.errors import PolicyError
 
 from ._hf_config import ModelDims
 from ._mapping import entries, fused_rows, on_stage, stage_of
 from ._muon import MuonAndAdamW
-
-
-class PolicyError(Exception):
-    """The policy cannot do what it was asked, or a step went wrong; the message says which."""
 
 
 def build_optimizer(

@@ -185,7 +185,9 @@ class Policy:
         Raises:
             PolicyError: No optimizer was set, or the gradient is not finite.
         """
-        from ._optimizer import PolicyError, optimizer_step, set_learning_rates
+        from retool_trainer.errors import PolicyError
+
+        from ._optimizer import optimizer_step, set_learning_rates
 
         if self._optimizer is None:
             raise PolicyError("step() before set_optimizer()")

@@ -14,8 +14,9 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from retool_trainer.config import PolicyConfig
+from retool_trainer.errors import CheckpointError
 
-from ._hf_config import CheckpointError, ModelDims
+from ._hf_config import ModelDims
 from ._hf_files import HfTensors
 from ._mapping import Entry, cut_for_rank, entries, hf_shape, join_ranks, on_stage, stage_of
 

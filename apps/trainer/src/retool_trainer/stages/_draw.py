@@ -15,10 +15,6 @@ from ._scoring import ScoredGroup, score, shuffled, to_records
 from ._stream import Stream
 
 
-class ReplayError(Exception):
-    """The stored trajectories of a step cannot be had."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """What a step is trained on: trajectories with rewards, without advantages yet."""
@@ -86,20 +82,10 @@ def draw_batch(
 
 
 def read_batch(run_dir: Path, step: int) -> Batch:
-    """Read a step's trajectories as another run drew and scored them.
-
-    Raises:
-        ReplayError: That run has no such step.
-    """
-    file = trajectories_path(run_dir, "rl", step)
-    if not file.exists():
-        raise ReplayError(
-            f"rl.replay: {run_dir} has no trajectories of RL step {step} ({file.name}); "
-            "lower rl.steps to what it has"
-        )
+    """Read a step's trajectories as another run drew and scored them."""
     records = [
         replace(record, advantage=None, policy_logprobs=None, reference_logprobs=None)
-        for record in read_trajectories(file)
+        for record in read_trajectories(trajectories_path(run_dir, "rl", step))
     ]
     return Batch(
         records=tuple(records),

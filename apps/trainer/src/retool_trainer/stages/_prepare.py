@@ -13,6 +13,8 @@ from pydantic import BaseModel
 
 from retool_data import Problem, Provenance, ToolCall, Trajectory, Turn
 from retool_trainer.config import ArithmeticConfig, RunConfig
+from retool_trainer.errors import RunRefusedError
+from retool_trainer.observe import trajectories_path
 from retool_trainer.quickstart import (
     ArithmeticProblem,
     Demonstration,
@@ -32,7 +34,7 @@ _MARKER = "prepared.json"
 _NUM_SESSIONS = 2
 
 
-class PrepareError(Exception):
+class PrepareError(RunRefusedError):
     """A data set or a model cannot be used; the message says which and why."""
 
 
@@ -52,6 +54,17 @@ def prepare(config: RunConfig, folder: RunFolder) -> None:
         _make(config, folder, marker)
     for name in _names_used(config):
         data_file(folder, name)
+    if "rl" in config.stages and config.rl and config.rl.replay:
+        _check_replay(Path(config.rl.replay), config.rl.steps)
+
+
+def _check_replay(run_dir: Path, steps: int) -> None:
+    for step in range(1, steps + 1):
+        if not trajectories_path(run_dir, "rl", step).exists():
+            raise PrepareError(
+                f"rl.replay: {run_dir} has no trajectories of RL step {step}; "
+                f"lower rl.steps from {steps} to what it has"
+            )
 
 
 def _names_used(config: RunConfig) -> Iterator[str]:

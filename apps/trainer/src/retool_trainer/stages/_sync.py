@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from retool_data import Problem
 from retool_trainer.config import RunConfig
+from retool_trainer.errors import RunFailedError
 from retool_trainer.weights import DiskSync
 from retool_trainer.workers import Workers
 
@@ -21,7 +22,7 @@ _PROBE_PROBLEMS = 4
 _PROBE_TOKENS = 16
 
 
-class EngineDesyncError(Exception):
+class EngineDesyncError(RunFailedError):
     """The engine does not hold the policy's weights."""
 
 

@@ -20,10 +20,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from retool_trainer.errors import RunFailedError
+
 from .engine_side import retool_broadcast as wire
 
 
-class WeightSyncError(Exception):
+class WeightSyncError(RunFailedError):
     """Weights did not reach every engine; the engines must not be used before a complete sync."""
 
 

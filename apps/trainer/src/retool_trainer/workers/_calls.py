@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from retool_trainer.errors import RunFailedError
+
 # Enough for the longest single call (a checkpoint of a large model), and an end to any hang.
 CALL_TIMEOUT_S = 3600.0
 
 
-class WorkerError(Exception):
+class WorkerError(RunFailedError):
     """An actor died or did not answer in time; the run continues from its last checkpoint."""
 
 

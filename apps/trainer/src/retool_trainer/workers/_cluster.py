@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from retool_trainer.config import RunConfig
+from retool_trainer.errors import RunRefusedError
 from retool_trainer.platform import get_platform
 
 # One object store for batches and trajectories of a laptop run; Ray's default is 30 % of memory.
@@ -21,7 +22,7 @@ _CONNECT_TIMEOUT_S = 10.0
 _START_ATTEMPTS = 3
 
 
-class ClusterError(Exception):
+class ClusterError(RunRefusedError):
     """Ray could not be had; the message says why and what to do."""
 
 
