@@ -68,6 +68,7 @@ def test_a_killed_vllm_is_started_again_with_the_newest_weights_and_no_problem_i
         os.kill(server.pid, signal.SIGKILL)
         output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, output
+    assert "a worker failed (no answer from the vLLM at " in output
     _assert_faithful(trainer_runs.metrics(run_dir), steps=5)
     seen = [
         {record.problem_id for record in read_trajectories(file)}

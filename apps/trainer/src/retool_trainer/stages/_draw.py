@@ -9,7 +9,7 @@ from pathlib import Path
 from retool_data import Problem
 from retool_trainer.config import RunConfig
 from retool_trainer.observe import SampleRecord, read_trajectories, trajectories_path
-from retool_trainer.workers import RolloutRequest, Rollouts
+from retool_trainer.workers import RolloutRequest, Workers
 
 from ._scoring import ScoredGroup, score, shuffled, to_records
 from ._stream import Stream
@@ -32,7 +32,7 @@ class Batch:
 
 def draw_batch(
     config: RunConfig,
-    rollouts: Rollouts,
+    workers: Workers,
     stream: Stream[Problem],
     step: int,
     decode: Callable[[Sequence[int]], str],
@@ -48,7 +48,7 @@ def draw_batch(
     kept: list[ScoredGroup] = []
     rollout_s, num_tokens, num_drawn, extra = 0.0, 0, 0, 0
     while True:
-        groups, stats = rollouts.collect(
+        groups, stats = workers.collect(
             RolloutRequest(
                 problems=tuple(stream.take(rl.prompts_per_step)),
                 group_size=rl.samples_per_prompt,

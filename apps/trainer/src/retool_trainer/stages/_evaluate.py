@@ -35,7 +35,7 @@ def evaluate(context: Context, of: str, *, step: int = 0, keep: bool = True) -> 
             continue
         problems = read_records(data_file(context.folder, chosen.data), Problem)
         with context.observer.work(f"evaluate {of} on {chosen.name}", total=len(problems)) as done:
-            groups, stats = context.workers.rollouts.collect(
+            groups, stats = context.workers.collect(
                 RolloutRequest(
                     problems=tuple(problems),
                     group_size=chosen.samples,

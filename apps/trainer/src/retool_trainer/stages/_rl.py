@@ -42,7 +42,7 @@ def run_rl(context: Context) -> None:
     stream = Stream(problems, seed=context.config.seed, position=state["position"])
 
     def draw(step: int) -> Batch:
-        return draw_batch(context.config, context.workers.rollouts, stream, step, context.decode)
+        return draw_batch(context.config, context.workers, stream, step, context.decode)
 
     sync = WeightSync(context.config, context.workers, problems)
     try:

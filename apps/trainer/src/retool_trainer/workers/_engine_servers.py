@@ -14,7 +14,7 @@ from retool_trainer.config import RunConfig
 from retool_trainer.engines import VllmServer
 from retool_trainer.platform import VllmLaunch, get_platform
 
-from ._calls import result
+from ._calls import WorkerError, result
 
 _CALL_TIMEOUT_S = 300.0  # freeing and taking tens of GiB
 
@@ -49,6 +49,11 @@ class _EngineServerActor:
         )
         self._server.wait_until_healthy(config.engine.start_timeout_s)
         return self._server.url
+
+    def is_healthy(self) -> bool:
+        """The server answers."""
+        assert self._server is not None
+        return self._server.healthy()
 
     def ensure(self, model: str) -> bool:
         """Restart the server on these weights if it is not healthy; True if it was restarted."""
@@ -124,6 +129,21 @@ class EngineServers:
         self.num_restarts += sum(restarted)
         return sum(restarted)
 
+    def check(self) -> None:
+        """Nothing, if every server answers.
+
+        Raises:
+            WorkerError: Names those that do not.
+        """
+        healthy = result(
+            [actor.is_healthy.remote() for actor in self._actors],
+            what="health of the vLLM servers",
+            timeout_s=_CALL_TIMEOUT_S,
+        )
+        dead = [url for url, alive in zip(self.urls, healthy, strict=True) if not alive]
+        if dead:
+            raise WorkerError(f"no answer from the vLLM at {', '.join(dead)}; see RUN/logs/vllm-*")
+
     def sleep(self) -> None:
         """Give up the devices' memory: the weights come again with the next sync, so drop them."""
         self._call("/sleep?level=2")
@@ -146,8 +166,6 @@ class EngineServers:
     def close(self) -> None:
         """End the servers."""
         import ray
-
-        from ._calls import WorkerError
 
         for actor in self._actors:
             with contextlib.suppress(WorkerError):  # it is dead, and its server died with it

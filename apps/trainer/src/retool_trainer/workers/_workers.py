@@ -7,12 +7,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from retool_rollout import Status
 from retool_trainer.config import RunConfig
 from retool_trainer.launch import place
 
 from ._engine_servers import EngineServers
 from ._policy_group import PolicyGroup
-from ._rollouts import Rollouts
+from ._rollouts import GradedGroup, RolloutRequest, Rollouts, RolloutStats
 
 
 class Workers:
@@ -45,6 +46,18 @@ class Workers:
         traceback: TracebackType | None,
     ) -> None:
         self._stack.close()
+
+    def collect(self, request: RolloutRequest) -> tuple[list[GradedGroup], RolloutStats]:
+        """Solve a batch of problems.
+
+        Raises:
+            WorkerError: A server died and took trajectories with it. Going on would lose them;
+                the run goes back to its checkpoint, and they are drawn again.
+        """
+        groups, stats = self.rollouts.collect(request)
+        if any(sample.trajectory.status is Status.ABORTED for g in groups for sample in g.samples):
+            self.servers.check()
+        return groups, stats
 
     def load_engines(self, folder: Path, weight_version: int) -> None:
         """Give every engine the weights of a folder; a server that had died starts on them."""
