@@ -2,15 +2,15 @@
 
 import asyncio
 import logging
-import math
 import time
 import zlib
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
+from ._calls import Calls
 from ._dialect import Dialect
+from ._end import End
 from ._engine import (
     ContextOverflowError,
     Engine,
@@ -20,16 +20,14 @@ from ._engine import (
     Generation,
     Sampling,
 )
-from ._errors import first_error
-from ._limits import Limits, cut_text
+from ._limits import Limits
+from ._sampled import usable
 from ._template import TemplateError
-from ._tools import BAD_CALL, NOT_RUN, NoTools, ToolExecutor, ToolSession
-from ._trajectory import CallRecord, Status, StopReason, Trajectory, TurnRecord
-from ._turn import MalformedCall, ToolCallRequest, Turn
+from ._tools import NoTools, ToolExecutor
+from ._trajectory import Status, StopReason, Trajectory, TurnRecord
+from ._turn import Turn
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 RELEASE_TIMEOUT_S = 5.0
 
@@ -46,14 +44,6 @@ class Problem(Protocol):
     def messages(self) -> Sequence[Mapping[str, Any]]:
         """The conversation so far: `{"role": ..., "content": ...}` each."""
         ...
-
-
-class _End(Exception):  # noqa: N818 - a way out of the loop, not an error
-    """The trajectory is over."""
-
-    def __init__(self, status: Status, reason: StopReason, error: str | None = None) -> None:
-        super().__init__(reason)
-        self.status, self.reason, self.error = status, reason, error
 
 
 async def rollout(
@@ -177,7 +167,7 @@ class _Run:
         try:
             async with clock:
                 await self._unless_interrupted(self._turns())
-        except _End as end:
+        except End as end:
             status, reason, error = end.status, end.reason, end.error
         except TimeoutError:
             if not clock.expired():
@@ -211,16 +201,23 @@ class _Run:
     async def _turns(self) -> None:
         if not self.ids:
             self._prompt()
-        async with self._tool_session() as session:
+        opened = Calls.open(
+            self.tools,
+            self.dialect,
+            self.limits,
+            stateful=self.stateful,
+            name=self.problem.problem_id,
+        )
+        async with opened as calls:
             if self.resumed and self.stateful:
-                await self._replay(session)
+                await calls.replay(self.turns)
             while True:
                 turn = self._pending_turn() or await self._sample_turn()
                 if turn.ends:
                     self.answer = turn.answer
                     reason = StopReason.NO_CALL if turn.answer is None else StopReason.ANSWERED
-                    raise _End(Status.COMPLETED, reason)
-                await self._observe(session, turn)
+                    raise End(Status.COMPLETED, reason)
+                await self._observe(calls, turn)
 
     def _prompt(self) -> None:
         ids = self.prompt_ids
@@ -230,32 +227,12 @@ class _Run:
             try:
                 ids = self.dialect.prompt_ids(self.problem.messages, specs)
             except TemplateError as error:  # one bad problem must not end a run of thousands
-                raise _End(Status.FAILED, StopReason.BAD_PROMPT, str(error)) from error
+                raise End(Status.FAILED, StopReason.BAD_PROMPT, str(error)) from error
         self.prompt_length = len(ids)
         self._append(ids, mask=0)
         if len(ids) >= self.limits.context_tokens:
             error = f"the prompt has {len(ids)} tokens and the context {self.limits.context_tokens}"
-            raise _End(Status.FAILED, StopReason.PROMPT_TOO_LONG, error)
-
-    @asynccontextmanager
-    async def _tool_session(self) -> AsyncGenerator[ToolSession]:
-        if not self.stateful:
-            yield self.tools
-            return
-        manager = self.tools.session()
-        try:
-            session = await manager.__aenter__()
-        except Exception as error:
-            raise _End(
-                Status.ABORTED, StopReason.TOOL_ERROR, f"no tool session: {error!r}"
-            ) from error
-        try:
-            yield session
-        finally:
-            try:
-                await manager.__aexit__(None, None, None)
-            except Exception as error:  # noqa: BLE001 - the trajectory is whole, whatever became of its session
-                logger.warning("problem %s: closing its tools: %r", self.problem.problem_id, error)
+            raise End(Status.FAILED, StopReason.PROMPT_TOO_LONG, error)
 
     def _pending_turn(self) -> Turn | None:
         """The last turn, if a resumed trajectory was interrupted before its tools had run."""
@@ -284,7 +261,9 @@ class _Run:
                 if seed is None
                 else zlib.crc32(f"{seed} {len(self.turns)} {len(self.ids)}".encode()),
             )
-            generation = self._checked(await self._generate(sampling), room)
+            generation = usable(
+                await self._generate(sampling), room, self.sampling, self.dialect.tokenizer
+            )
             versions = generation.weight_versions or [generation.weight_version] * len(
                 generation.ids
             )
@@ -304,17 +283,17 @@ class _Run:
                     )
                 )
         if finish is FinishReason.ABORT:
-            raise _End(Status.ABORTED, StopReason.INTERRUPTED)
+            raise End(Status.ABORTED, StopReason.INTERRUPTED)
         if finish is FinishReason.LENGTH:
             self.answer = self.dialect.parse(self.turns[-1].text).answer
-            raise _End(Status.TRUNCATED, reason)
+            raise End(Status.TRUNCATED, reason)
         return self.dialect.parse(self.turns[-1].text)
 
     def _room(self, start: int) -> tuple[int, StopReason]:
         """How many tokens this turn may still sample, and which limit says so."""
         used = len(self.ids)
         if start == used and len(self.turns) >= self.limits.turns:
-            raise _End(Status.TRUNCATED, StopReason.MAX_TURNS)
+            raise End(Status.TRUNCATED, StopReason.MAX_TURNS)
         turn_tokens = min(
             self.sampling.max_tokens, self.limits.turn_tokens or self.sampling.max_tokens
         )
@@ -325,7 +304,7 @@ class _Run:
             key=lambda pair: pair[0],
         )
         if room < 1:
-            raise _End(Status.TRUNCATED, reason)
+            raise End(Status.TRUNCATED, reason)
         return room, reason
 
     async def _generate(self, sampling: Sampling) -> Generation:
@@ -334,69 +313,19 @@ class _Run:
         except EngineConfigError:
             raise
         except ContextOverflowError as error:
-            raise _End(Status.TRUNCATED, StopReason.CONTEXT_LENGTH, str(error)) from error
+            raise End(Status.TRUNCATED, StopReason.CONTEXT_LENGTH, str(error)) from error
         except EngineError as error:
-            raise _End(Status.ABORTED, StopReason.ENGINE_ERROR, str(error)) from error
+            raise End(Status.ABORTED, StopReason.ENGINE_ERROR, str(error)) from error
 
-    def _checked(self, generation: Generation, room: int) -> Generation:
-        """Refuse unusable logprobs; drop what was sampled past the stop or the budget."""
-        ids, logprobs = generation.ids, generation.logprobs
-        if len(ids) != len(logprobs):
-            error = f"{len(ids)} tokens came with {len(logprobs)} logprobs"
-            raise _End(Status.ABORTED, StopReason.BAD_LOGPROBS, error)
-        if not all(map(math.isfinite, logprobs)):
-            raise _End(Status.ABORTED, StopReason.BAD_LOGPROBS, "a logprob is not a finite number")
-        if not ids and generation.finish is not FinishReason.ABORT:
-            raise _End(
-                Status.ABORTED,
-                StopReason.ENGINE_ERROR,
-                "the engine ended a turn without a single token",
-            )
-        finish, end = generation.finish, len(ids)
-        # Speculative decoding can return tokens past the stop (vllm#47616).
-        for stop_id in self.sampling.stop_token_ids:
-            if stop_id in ids[: end - 1]:
-                finish, end = FinishReason.STOP, ids.index(stop_id) + 1
-        if self.sampling.stop and finish is FinishReason.STOP:
-            end = self._end_at_stop_string(ids[:end])
-        if end > room:
-            finish, end = FinishReason.LENGTH, room
-        versions = generation.weight_versions
-        return replace(
-            generation,
-            ids=ids[:end],
-            logprobs=logprobs[:end],
-            finish=finish,
-            weight_versions=None if versions is None else versions[:end],
-        )
-
-    def _end_at_stop_string(self, ids: Sequence[int]) -> int:
-        """The shortest prefix that contains a stop string; all of it if none does."""
-
-        def contains_stop(length: int) -> bool:
-            text = self.dialect.tokenizer.decode(ids[:length])
-            return any(stop in text for stop in self.sampling.stop)
-
-        low, high = 0, len(ids)
-        if not contains_stop(high - 1):
-            return high
-        while high - low > 1:
-            middle = (low + high) // 2
-            if contains_stop(middle):
-                high = middle
-            else:
-                low = middle
-        return high
-
-    async def _observe(self, session: ToolSession, turn: Turn) -> None:
+    async def _observe(self, calls: Calls, turn: Turn) -> None:
         """Run the calls of the last turn and append what the policy reads next."""
         answered = sum(len(record.calls) for record in self.turns)
         if turn.calls and answered >= self.limits.calls:
-            raise _End(Status.TRUNCATED, StopReason.MAX_CALLS)
+            raise End(Status.TRUNCATED, StopReason.MAX_CALLS)
         if len(self.turns) >= self.limits.turns:
-            raise _End(Status.TRUNCATED, StopReason.MAX_TURNS)
+            raise End(Status.TRUNCATED, StopReason.MAX_TURNS)
         began_s = time.monotonic()
-        records = await self._execute(session, turn.calls, self.limits.calls - answered)
+        records = await calls.execute(turn.calls, self.limits.calls - answered)
         tool_s = time.monotonic() - began_s
         ids = (
             self.dialect.observation_ids([record.text for record in records])
@@ -416,76 +345,7 @@ class _Run:
             self.turns[-1], calls=tuple(records), tool_s=tool_s, observation_end=len(self.ids)
         )
         if len(ids) >= room:  # cut, or nothing left to answer with
-            raise _End(Status.TRUNCATED, reason)
-
-    async def _execute(
-        self, session: ToolSession, calls: Sequence[ToolCallRequest | MalformedCall], budget: int
-    ) -> list[CallRecord]:
-        allowed = min(budget, self.limits.parallel_calls)
-        try:
-            if self.stateful:
-                return [
-                    await self._call(session, call, i < allowed) for i, call in enumerate(calls)
-                ]
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._call(session, call, i < allowed))
-                    for i, call in enumerate(calls)
-                ]
-            return [task.result() for task in tasks]
-        except _End:
-            raise
-        except BaseExceptionGroup as errors:
-            raise first_error(errors) from errors
-
-    async def _call(
-        self, session: ToolSession, call: ToolCallRequest | MalformedCall, allowed: bool
-    ) -> CallRecord:
-        name, arguments = "", dict[str, Any]()
-        if isinstance(call, ToolCallRequest):
-            name, arguments = call.name, dict(call.arguments)
-        if not allowed:
-            most = f"{self.limits.parallel_calls} calls per turn and {self.limits.calls} in all"
-            text = f"Error: this call was not executed: at most {most}."
-            return CallRecord(
-                name=name,
-                arguments=arguments,
-                outcome=NOT_RUN,
-                ok=False,
-                text=text,
-                wall_time_s=0.0,
-            )
-        if isinstance(call, MalformedCall):
-            text = self._cut(self.dialect.hint(call))
-            return CallRecord(
-                name="", arguments={}, outcome=BAD_CALL, ok=False, text=text, wall_time_s=0.0
-            )
-        try:
-            reply = await session.execute(name, arguments)
-        except Exception as error:  # law 4: whatever failed, it is no tool output
-            raise _End(
-                Status.ABORTED, StopReason.TOOL_ERROR, f"{name}: {type(error).__name__}: {error}"
-            ) from error
-        return CallRecord(
-            name=name,
-            arguments=arguments,
-            outcome=reply.outcome,
-            ok=reply.ok,
-            text=self._cut(reply.text),
-            wall_time_s=reply.wall_time_s,
-        )
-
-    async def _replay(self, session: ToolSession) -> None:
-        """Bring a new session to where the interrupted one stood."""
-        for record in self.turns:
-            for call in record.calls:
-                if call.outcome not in (BAD_CALL, NOT_RUN):
-                    await self._call(
-                        session, ToolCallRequest(name=call.name, arguments=call.arguments), True
-                    )
-
-    def _cut(self, text: str) -> str:
-        return cut_text(text, self.limits.observation_chars, self.limits.observation_cut)
+            raise End(Status.TRUNCATED, reason)
 
     def _append(
         self,
@@ -514,7 +374,7 @@ class _Run:
             if unfinished:
                 await asyncio.wait(unfinished)
         if task.cancelled():
-            raise _End(Status.ABORTED, StopReason.INTERRUPTED)
+            raise End(Status.ABORTED, StopReason.INTERRUPTED)
         task.result()
 
     async def _release(self) -> None:
