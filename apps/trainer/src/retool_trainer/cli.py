@@ -7,6 +7,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from retool_trainer.errors import RunFailedError, RunRefusedError
+
 # Command -> (module with `configure(parser)` and `run(args) -> int`, one line of help). The modules
 # are light; what is heavy (torch, ray) is imported inside their `run`.
 _COMMANDS = {
@@ -27,7 +29,7 @@ _COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code: 2 if it was refused, 1 if it failed."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or (arguments[0].startswith("-") and arguments[0] not in {"-h", "--help"}):
         arguments = ["run", *arguments]
@@ -42,4 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         importlib.import_module(module_name).configure(sub)
     args = parser.parse_args(arguments)
-    return importlib.import_module(_COMMANDS[args.command][0]).run(args)
+    try:
+        return importlib.import_module(_COMMANDS[args.command][0]).run(args)
+    except RunRefusedError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except RunFailedError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1

@@ -8,29 +8,24 @@ import json
 import sys
 from pathlib import Path
 
+from ._arguments import add_config_arguments
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the run")
+    add_config_arguments(parser)
     parser.add_argument(
         "--run-dir", metavar="DIR", help="where the run would write (default: runs/NAME)"
     )
     parser.add_argument("--json", action="store_true", help="for machines")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="override a key, as for `run`"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the findings; 0 if all is well, 1 if a check failed, 2 for a bad config."""
-    from retool_trainer.config import ConfigError, load_config
+    """Print the findings; 0 if all is well, 1 if a check failed."""
+    from retool_trainer.config import load_config
     from retool_trainer.launch.doctor import LocalMachine, examine, render
 
-    try:
-        config = load_config(args.config, args.overrides)
-    except ConfigError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+    config = load_config(args.config, args.overrides)
     folder = str(Path(args.run_dir or f"runs/{config.name}").absolute())
     findings = examine(config, LocalMachine(), folder)
     if args.json:

@@ -6,25 +6,20 @@ import argparse
 import sys
 from pathlib import Path
 
+from ._arguments import add_config_arguments
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the run")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="override a key, as for `run`"
-    )
+    add_config_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fetch everything; 0 if all of it is there and right, 1 if not, 2 for a bad config."""
-    from retool_trainer.config import ConfigError, load_config
+    """Fetch everything; 0 if all of it is there and right, 1 if not."""
+    from retool_trainer.config import load_config
     from retool_trainer.launch import FetchError, NoNetworkError, download_command, fetch_item
 
-    try:
-        config = load_config(args.config, args.overrides)
-    except ConfigError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+    config = load_config(args.config, args.overrides)
     if not config.fetch:
         sys.stdout.write("the config names nothing to fetch\n")
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -46,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None:
         sys.stdout.write(text)
     else:
-        args.output.write_text(text, encoding="utf-8")
+        temporary = args.output.with_name(f".{args.output.name}.tmp{os.getpid()}")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(args.output)
         sys.stdout.write(f"{args.output}\n")
     for flag, why in converted.gone.items():
         sys.stderr.write(f"gone  {flag}: {why}\n")

@@ -7,32 +7,26 @@ import dataclasses
 import json
 import os
 import sys
-from pathlib import Path
+
+from ._arguments import add_config_arguments
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the run")
+    add_config_arguments(parser)
     parser.add_argument("--nodes", type=int, metavar="N", help="instead of the config's nodes")
     parser.add_argument(
         "--devices", type=int, metavar="M", help="devices of a node, instead of devices_per_node"
     )
     parser.add_argument("--json", action="store_true", help="for machines")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="override a key, as for `run`"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan; 0 if it can start, 1 if something speaks against it, 2 for a bad config."""
-    from retool_trainer.config import ConfigError, load_config
+    """Print the plan; 0 if it can start, 1 if something speaks against it."""
+    from retool_trainer.config import load_config
     from retool_trainer.launch import make_plan, render_plan
 
-    try:
-        config = load_config(args.config, args.overrides)
-    except ConfigError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+    config = load_config(args.config, args.overrides)
     plan = make_plan(
         config,
         config_file=str(args.config),

@@ -8,9 +8,6 @@ import sys
 from pathlib import Path
 
 from retool_trainer.config import load_config
-from retool_trainer.errors import RunFailedError, RunRefusedError
-
-_STAGES = ("sft", "rl")
 
 
 def quickstart_config() -> Path:
@@ -47,25 +44,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, and return 0; 2 for a configuration that cannot run; 1 for a run that failed."""
+    """Train; 0 when all is done, 130 after Ctrl-C."""
     overrides = list(args.overrides)
     if args.stages is not None:
         overrides.append(f"stages=[{args.stages}]")
+    config = load_config(args.config or quickstart_config(), overrides)
+    run_dir = args.run_dir or Path("runs") / config.name
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    run_dir = args.run_dir
-    try:
-        config = load_config(args.config or quickstart_config(), overrides)
-        run_dir = run_dir or Path("runs") / config.name
-        # Imported late: --help and a mistyped key answer at once.
-        from retool_trainer.pipeline import run as run_pipeline
+    # Imported late: --help and a mistyped key answer at once.
+    from retool_trainer.pipeline import run as run_pipeline
 
+    try:
         run_pipeline(config, run_dir, fresh=args.fresh)
-    except RunRefusedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except RunFailedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print(
             f"\nstopped; the same command continues from the last checkpoint in {run_dir}",
