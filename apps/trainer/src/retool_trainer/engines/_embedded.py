@@ -16,52 +16,22 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import numpy as np
 import torch
 
 from retool_rollout import ContextOverflowError, EngineError, FinishReason, Generation, Sampling
 
 from ._decoder import Decoder
 from ._sampling import sample
+from ._sessions import Expected, Request, Session, common_prefix, uniforms_of
 
 # A wide pass pays for itself when many rows wait for it or when they have much to read.
 _WIDE_PASS_SHARE = 0.25
 _READ_ALONG_TOKENS = 24
-
-
-@dataclass(slots=True)
-class _Request:
-    prompt_ids: list[int]
-    sampling: Sampling
-    future: asyncio.Future[Generation]
-    loop: asyncio.AbstractEventLoop
-    uniforms: np.ndarray
-    """A number in [0, 1) for each token to sample: its randomness, whatever else is batched."""
-    ids: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])
-
-
-@dataclass(slots=True)
-class _Session:
-    session_id: str
-    row: int
-    cached_ids: list[int] = field(default_factory=list[int])
-    request: _Request | None = None
-
-    def pending(self) -> list[int]:
-        """Tokens that are part of the request but not yet in the cache; never empty."""
-        assert self.request is not None
-        known = len(self.cached_ids)
-        prompt = self.request.prompt_ids
-        if known < len(prompt):
-            return prompt[known:]
-        return self.request.ids[known - len(prompt) :]
 
 
 class EmbeddedEngine:
@@ -90,10 +60,10 @@ class EmbeddedEngine:
         self._num_threads = num_threads
         self._step_timeout_s = step_timeout_s
         self._weight_version = 0
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, Session] = {}
         self._free_rows = list(range(max_concurrency))[::-1]
-        self._waiting: dict[str, _Request] = {}
-        self._expected: _Expected | None = None
+        self._waiting: dict[str, Request] = {}
+        self._expected: Expected | None = None
         self._closed = False
         self._error: Exception | None = None
         self._mailbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -137,12 +107,12 @@ class EmbeddedEngine:
             )
         limit = min(sampling.max_tokens, self._max_tokens - len(prompt_ids))
         loop = asyncio.get_running_loop()
-        request = _Request(
+        request = Request(
             prompt_ids=list(prompt_ids),
             sampling=sampling,
             future=loop.create_future(),
             loop=loop,
-            uniforms=_uniforms(sampling.seed, len(prompt_ids), limit),
+            uniforms=uniforms_of(sampling.seed, len(prompt_ids), limit),
         )
         self._post(partial(self._submit, session_id, request))
         try:
@@ -151,7 +121,7 @@ class EmbeddedEngine:
             if not request.future.done() or request.future.cancelled():
                 await self.release(session_id)
 
-    def _submit(self, session_id: str, request: _Request) -> None:
+    def _submit(self, session_id: str, request: Request) -> None:
         session = self._sessions.get(session_id)
         if session_id in self._waiting or (session and session.request):
             failure = EngineError(f"session {session_id!r} already has a request under way")
@@ -215,9 +185,9 @@ class EmbeddedEngine:
             num_trajectories: How many sessions will come in all.
             concurrency: How many of them the caller keeps going at once, at most one for each row.
         """
-        self._post(partial(self._expect, _Expected(num_trajectories, concurrency)))
+        self._post(partial(self._expect, Expected(num_trajectories, concurrency)))
 
-    def _expect(self, expected: _Expected) -> None:
+    def _expect(self, expected: Expected) -> None:
         self._expected = expected
 
     # -- the thread ----------------------------------------------------------------------
@@ -300,10 +270,10 @@ class EmbeddedEngine:
                     continue
                 # The lowest free row keeps live rows together at the front of the cache.
                 self._free_rows.sort(reverse=True)
-                session = _Session(session_id, self._free_rows.pop())
+                session = Session(session_id, self._free_rows.pop())
                 self._sessions[session_id] = session
             request = self._waiting.pop(session_id)
-            shared = _common_prefix(session.cached_ids, request.prompt_ids)
+            shared = common_prefix(session.cached_ids, request.prompt_ids)
             # At least one token is computed again: its logits are where sampling starts.
             del session.cached_ids[min(shared, len(request.prompt_ids) - 1) :]
             session.request = request
@@ -345,7 +315,7 @@ class EmbeddedEngine:
             self._free_rows.append(session.row)
             session.row = gap
 
-    def _read(self, sessions: list[_Session], tokens: list[list[int]]) -> torch.Tensor:
+    def _read(self, sessions: list[Session], tokens: list[list[int]]) -> torch.Tensor:
         """A wide pass; the prompt that the new sessions of a group share is computed once."""
         unique: list[int] = []
         sources: list[int] = []
@@ -365,7 +335,7 @@ class EmbeddedEngine:
                 session.cached_ids.extend(original.cached_ids)
         return logits_UV[sources]
 
-    def _forward(self, sessions: list[_Session], tokens: list[list[int]]) -> torch.Tensor:
+    def _forward(self, sessions: list[Session], tokens: list[list[int]]) -> torch.Tensor:
         width = max(len(row) for row in tokens)
         ids_BC = torch.tensor([row + [0] * (width - len(row)) for row in tokens])
         start_B = torch.tensor([len(session.cached_ids) for session in sessions])
@@ -379,7 +349,7 @@ class EmbeddedEngine:
             session.cached_ids.extend(row)
         return logits_BV
 
-    def _sample(self, sessions: list[_Session], logits_BV: torch.Tensor) -> None:
+    def _sample(self, sessions: list[Session], logits_BV: torch.Tensor) -> None:
         requests = [session.request for session in sessions]
         chosen = sample(
             logits_BV,
@@ -397,7 +367,7 @@ class EmbeddedEngine:
                 self._finish(session, FinishReason.LENGTH)
         self.num_sampled_tokens += len(sessions)
 
-    def _finish(self, session: _Session, reason: FinishReason) -> None:
+    def _finish(self, session: Session, reason: FinishReason) -> None:
         request = session.request
         assert request is not None
         session.request = None
@@ -408,32 +378,6 @@ class EmbeddedEngine:
             weight_version=self._weight_version,
         )
         request.loop.call_soon_threadsafe(_succeed, request.future, generation)
-
-
-@dataclass(slots=True)
-class _Expected:
-    """How many sessions a lock-step step has to wait for."""
-
-    num_trajectories: int
-    concurrency: int
-    num_released: int = 0
-
-    def num_missing(self, num_ready: int) -> int:
-        live = min(self.concurrency, self.num_trajectories - self.num_released)
-        return live - num_ready
-
-
-def _uniforms(seed: int | None, position: int, count: int) -> np.ndarray:
-    """Random numbers that depend on the request's seed and position only."""
-    entropy = None if seed is None else (seed, position)
-    return np.random.default_rng(entropy).random(count)
-
-
-def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    for index, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return index
-    return min(len(left), len(right))
 
 
 def _succeed(future: asyncio.Future[Generation], generation: Generation) -> None:
