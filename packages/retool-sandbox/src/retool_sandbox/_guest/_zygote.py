@@ -192,7 +192,7 @@ class Zygote:
         now = time.monotonic()
         wait = IDLE_S if self._warm_ups else 3600.0
         if self._deadlines:
-            wait = self._deadlines[0][0] - now
+            wait = min(wait, self._deadlines[0][0] - now)
         if self._by_job:
             wait = min(wait, self._next_tick - now)
         return max(0.0, wait)
