@@ -3,7 +3,6 @@
 import ctypes
 import errno
 import os
-import platform
 import signal
 from typing import Any
 
@@ -22,7 +21,7 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
 PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 38, 47
 CAP_LAST = 40
 
-ARCH = platform.machine()
+ARCH = os.uname().machine
 _NUMBERS: dict[str, dict[str, int]] = {
     "x86_64": {
         "seccomp": 317, "pivot_root": 155, "capset": 126, "pidfd_open": 434, "close_range": 436,
@@ -112,13 +111,17 @@ class _CapData(ctypes.Structure):
     )
 
 
-def drop_capabilities() -> None:
-    """Give up every capability, for good."""
+def drop_bounding_set() -> None:
+    """Let no exec of ours or of our children's ever give a capability again."""
     for capability in range(CAP_LAST + 1):
         if libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0) and (
             ctypes.get_errno() == errno.EPERM
         ):
             break  # no CAP_SETPCAP: the bounding set only matters for exec, which is refused
+
+
+def clear_capabilities() -> None:
+    """Give up every capability that this process has."""
     header = _CapHeader(0x20080522, 0)
     data = (_CapData * 2)()
     call("capset", ctypes.byref(header), data)

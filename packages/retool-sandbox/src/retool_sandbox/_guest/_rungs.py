@@ -12,9 +12,10 @@ from typing import Any
 from . import _kernel as kernel
 from . import _landlock as landlock
 from . import _seccomp as seccomp
+from ._chroot import build_copy
 from ._namespaces import NOBODY, SCRATCH, enter, use_guest_paths
 from ._scratch import ScratchWatch
-from ._view import GUEST_PACKAGES, GUEST_STDLIB, View
+from ._view import View
 
 MIB = 1 << 20
 LADDER = ("full", "landlock", "chroot", "seccomp", "none")
@@ -33,9 +34,6 @@ class Jail:
         self.config = config
         self.facts: dict[str, Any] = {"level": self.level}
         self.has_memory_cgroup = False
-        # Listed once: looking through sys.modules touches the counters of a thousand names, and a
-        # touched page is a copied page.
-        self.own_modules: list[str] = []
         self._proc_fd = proc_fd
         self._base_bytes = 0
         self._base_rss = 0
@@ -94,14 +92,14 @@ class Jail:
         if self._scratch is not None:
             self._scratch.make(serial)
 
-    def limit_process(self, pid: int, limits: dict[str, Any], *, fresh: bool) -> None:
+    def limit_process(self, pid: int, limits: dict[str, Any], *, session: bool) -> None:
         """Set the rlimits of one run or turn from outside; the child may only read them."""
         if self.limits_in_child:
             return
         cpu = math.ceil(limits["cpu_time_s"] or limits["wall_time_s"]) + 1
         # The kernel counts CPU time from the start of the process: a session's turns add up, the
         # precise check of the supervisor is the one that counts.
-        if not fresh:
+        if session:
             cpu = resource.RLIM_INFINITY
         for kind, value in ((resource.RLIMIT_CPU, cpu), *self._rlimits(limits)):
             _, hard = resource.prlimit(pid, kind)
@@ -185,7 +183,7 @@ class Jail:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-        kernel.drop_capabilities()
+        kernel.clear_capabilities()
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
 
@@ -235,8 +233,9 @@ class ChrootJail(SeccompJail):
     first_uid = 1_700_000_000
 
     def enter_once(self) -> None:
-        """Use the copy that the probe made."""
+        """Make the copy."""
         self._root = f"{self.config['scratch']}/root"
+        build_copy(self.view, self._root)
         sys.path.extend(self.config["path"])
         os.chmod(self.config["scratch"], 0o711)
         self._scratch = ScratchWatch(f"{self._root}/tmp", self.config.get("trash_fd"))
@@ -317,10 +316,8 @@ class FullJail(SeccompJail):
     def _confine(self, serial: int, profile: dict[str, Any]) -> None:
         self._harden(profile)
         if self._abi:
-            rules = [
-                (path, landlock.READ) for path in (GUEST_STDLIB, GUEST_PACKAGES, *self.view.system)
-            ]
-            rules += [*_DEVICES, (SCRATCH, landlock.EVERYTHING & ~1), ("/", landlock.READ_DIR)]
+            # All of our own root is the view, so one rule covers it.
+            rules = [("/", landlock.READ), *_DEVICES[:1], (SCRATCH, landlock.EVERYTHING & ~1)]
             landlock.restrict(self._abi, rules)
         seccomp.install(seccomp.program(os.getpid(), fork=profile["fork"]))
 
