@@ -242,6 +242,7 @@ def _try_child(jail: Jail) -> None:
     """
     jail.prepare_child(0)  # the number is out of the way of real children
     read, write = os.pipe()
+    init, _stack = jail.new_pid_namespace([])
     pid = os.fork()
     if pid == 0:
         try:
@@ -250,10 +251,14 @@ def _try_child(jail: Jail) -> None:
             os.write(write, f"{type(error).__name__}: {error}".encode())
             os._exit(1)
         os._exit(0)
+    jail.leave_pid_namespace()
     os.close(write)
     said = os.read(read, 4096).decode("utf-8", "replace")
     os.close(read)
     status = os.waitpid(pid, 0)[1]
+    if init:
+        os.kill(init, signal.SIGKILL)
+        os.waitpid(init, 0)  # it runs on our stack buffer
     jail.forget(0)
     if status:
         raise OSError(f"a child could not be confined ({said or f'status {status}'})")
@@ -327,7 +332,7 @@ def _become_program(setup: Setup) -> tuple[int, bool]:
     setup.slots.join(setup.slot)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    kernel.close_above([setup.link])
+    kernel.close_above([setup.link, *setup.jail.inherited()])
     setup.jail.enter_child(setup.serial, setup.profile)
     _program.reseed(None)
     return setup.link, setup.session

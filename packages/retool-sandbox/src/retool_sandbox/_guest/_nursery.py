@@ -14,7 +14,7 @@ from ._child import Child, InChild, Setup
 from ._rungs import Jail
 
 REFILL_PAUSE_S = 0.5
-REFILL_QUIET_S = 0.002  # a fork takes a core for a millisecond: not while a run needs it
+REFILL_QUIET_S = 0.005  # a fork takes the zygote a millisecond: not while a run waits for it
 
 
 class Nursery:
@@ -39,7 +39,7 @@ class Nursery:
         self._init_pids: set[int] = set()
         self._stacks: list[Any] = []
         self._serial = 0
-        self._refill_at = 0.0
+        self._last_take = 0.0
         self._pause_until = 0.0
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class Nursery:
         Raises:
             OSError: No process, descriptor or cgroup could be had.
         """
-        self._refill_at = time.monotonic() + REFILL_QUIET_S
+        self._last_take = time.monotonic()
         if not session and profile == self._spare_profile:
             while self.spares:
                 child = self.spares.pop()
@@ -61,19 +61,20 @@ class Nursery:
                     return child
         return self._fork(profile, session)
 
-    def due(self) -> float | None:
+    def due(self, num_running: int) -> float | None:
         """When the next spare should be forked; None when there are enough.
 
-        Later than the last run by a little, so that its report is not kept waiting by a fork. When
-        there is no spare left, at once: the next run would wait for the fork anyway.
+        Not right after a run has started, so that its end is not kept waiting by a fork; but at
+        once when nothing runs or more than one, and no spare is left for the next.
         """
         if len(self.spares) >= self._num_spares:
             return None
-        return max(self._refill_at if self.spares else 0.0, self._pause_until)
+        at_once = not self.spares and num_running != 1
+        return max(0.0 if at_once else self._last_take + REFILL_QUIET_S, self._pause_until)
 
-    def refill(self) -> None:
+    def refill(self, num_running: int) -> None:
         """Fork one spare if it is due: a request that comes meanwhile waits for one fork only."""
-        due = self.due()
+        due = self.due(num_running)
         now = time.monotonic()
         if due is None or now < due:
             return

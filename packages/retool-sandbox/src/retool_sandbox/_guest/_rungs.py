@@ -87,6 +87,10 @@ class Jail:
         with contextlib.suppress(OSError):
             self.leave_pid_namespace()
 
+    def inherited(self) -> tuple[int, ...]:
+        """Descriptors that a child needs until it is confined."""
+        return ()
+
     def prepare_child(self, serial: int) -> None:
         """Before a fork."""
         if self._scratch is not None:
@@ -148,6 +152,14 @@ class Jail:
     def peak_mib(self, peak_rss_kib: int) -> float:
         """Peak on top of the preloaded libraries, from the kernel's count for a dead child."""
         return max(0.0, peak_rss_kib / 1024 - self._base_rss / MIB)
+
+    def maps(self) -> str:
+        """Our own memory map."""
+        fd = os.open("self/maps", os.O_RDONLY, dir_fd=self._proc_fd)
+        try:
+            return b"".join(iter(lambda: os.read(fd, 1 << 16), b"")).decode()
+        finally:
+            os.close(fd)
 
     def _memory_of(self, name: str) -> tuple[int, int]:
         """Bytes of address space and resident bytes."""
@@ -263,6 +275,7 @@ class FullJail(SeccompJail):
         self._abi = landlock.abi()
         self.facts["landlock_abi"] = self._abi
         self._own_pids: int | None = None
+        self._init_fd: int | None = None
 
     def enter_once(self) -> None:
         """Enter the namespaces; the caller forks next and continues in the child."""
@@ -288,20 +301,45 @@ class FullJail(SeccompJail):
         return next(line.split()[1] for line in lines if line.startswith("Pid:"))
 
     def new_pid_namespace(self, stacks: list[Any]) -> tuple[int, Any]:
-        """A namespace per child: it sees no other process, and dies with its init."""
+        """A namespace per child: it sees no other process, and dies with its init.
+
+        The init makes the child's mount namespace, too, and outlives the child in it: the kernel
+        waits 5 ms when the last process leaves one, and nobody should wait with it for a result.
+        """
         if self._own_pids is None:
             return 0, None
         kernel.unshare(kernel.CLONE_NEWPID)
         stack = stacks.pop() if stacks else ctypes.create_string_buffer(16384)
-        return kernel.pause_process(0, stack), stack
+        pid = kernel.pause_process(kernel.CLONE_NEWNS, stack)
+        with contextlib.suppress(OSError):  # before Linux 5.3
+            self._init_fd = kernel.pidfd_open(pid)
+        return pid, stack
 
     def leave_pid_namespace(self) -> None:
         """Fork the next child into our own namespace again."""
         if self._own_pids is not None:
             kernel.setns(self._own_pids, kernel.CLONE_NEWPID)
+        if self._init_fd is not None:
+            os.close(self._init_fd)
+            self._init_fd = None
+
+    def inherited(self) -> tuple[int, ...]:
+        """Descriptors that a child needs until it is confined."""
+        return () if self._init_fd is None else (self._init_fd,)
+
+    def _enter_mounts(self) -> None:
+        if self._init_fd is not None:
+            try:
+                kernel.setns(self._init_fd, kernel.CLONE_NEWNS)
+                return
+            except OSError:
+                pass  # before Linux 5.8: a namespace takes no pidfd
+            finally:
+                os.close(self._init_fd)
+        kernel.unshare(kernel.CLONE_NEWNS)
 
     def _child_scratch(self, serial: int, profile: dict[str, Any]) -> None:
-        kernel.unshare(kernel.CLONE_NEWNS)
+        self._enter_mounts()
         owner = "" if self.facts["user_namespace"] else f",uid={NOBODY},gid={NOBODY}"
         kernel.mount(
             "tmpfs", SCRATCH, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC,

@@ -24,7 +24,7 @@ from ._child import Child, Job
 from ._nursery import Nursery, cpu_time_s, send_signal
 from ._rungs import Jail
 from ._verdict import answer, judge_exit
-from ._warmup import WARM_UPS
+from ._warmup import WARM_UPS, use_huge_pages
 
 FLOOD_FACTOR = 16  # a program may write 16 times what is kept before it is killed
 TICK_S = 0.01  # pipes are emptied this often; a wake-up per print would cost more than the print
@@ -81,7 +81,7 @@ class Zygote:
                     if event & ~select.EPOLLOUT:
                         self._on_link(child)
             self._on_time()
-            self._nursery.refill()
+            self._nursery.refill(len(self._by_job))
             self._warm_up()
 
     def _timeout(self) -> float:
@@ -91,7 +91,7 @@ class Zygote:
             due = min(due, self._deadlines[0][0])
         if self._by_job:
             due = min(due, self._next_tick)
-        refill = self._nursery.due()
+        refill = self._nursery.due(len(self._by_job))
         if refill is not None:
             due = min(due, refill)
         return max(0.0, due - now)
@@ -110,6 +110,7 @@ class Zygote:
             gc.unfreeze()
             gc.collect()
             gc.freeze()
+            use_huge_pages(self._jail.maps())
             self._jail.loaded()
             self._nursery.renew_spares()
 
