@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import signal
+import struct
 from typing import Any
 
 CLONE_VM, CLONE_FILES = 0x100, 0x400
@@ -99,18 +100,6 @@ def pidfd_open(pid: int) -> int:
     return call("pidfd_open", pid, 0)
 
 
-class _CapHeader(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
-
-
-class _CapData(ctypes.Structure):
-    _fields_ = (
-        ("effective", ctypes.c_uint32),
-        ("permitted", ctypes.c_uint32),
-        ("inheritable", ctypes.c_uint32),
-    )
-
-
 def drop_bounding_set() -> None:
     """Let no exec of ours or of our children's ever give a capability again."""
     for capability in range(CAP_LAST + 1):
@@ -122,9 +111,8 @@ def drop_bounding_set() -> None:
 
 def clear_capabilities() -> None:
     """Give up every capability that this process has."""
-    header = _CapHeader(0x20080522, 0)
-    data = (_CapData * 2)()
-    call("capset", ctypes.byref(header), data)
+    header = struct.pack("=Ii", 0x20080522, 0)  # version 3, this process
+    call("capset", header, bytes(24))  # effective, permitted, inheritable: two words each
 
 
 def pause_process(flags: int, stack: Any) -> int:

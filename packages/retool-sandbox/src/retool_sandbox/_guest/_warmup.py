@@ -12,7 +12,7 @@ _MADV_COLLAPSE = 25
 
 _STDLIB = (
     "import bisect, calendar, cmath, copy, dataclasses, datetime, decimal, fractions, heapq",
-    "import io, statistics, string, textwrap, threading, timeit, traceback, typing",
+    "import io, statistics, string, textwrap, traceback, typing",
 )
 _SYMPY = (
     "import sympy as s\nx = s.Symbol('x')\ns.solve(x**2 - 5*x + 6, x)",

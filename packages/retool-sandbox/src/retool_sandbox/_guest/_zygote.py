@@ -277,9 +277,7 @@ class Zygote:
                     del self._sessions[session]
             self._nursery.bury(child)
 
-    def _finish(
-        self, child: Child, job: Job, status: int, usage: resource.struct_rusage
-    ) -> None:
+    def _finish(self, child: Child, job: Job, status: int, usage: resource.struct_rusage) -> None:
         self._drain(child, job)
         cpu = usage.ru_utime + usage.ru_stime
         peak = self._slots.peak_mib(child.slot) or self._jail.peak_mib(usage.ru_maxrss)
@@ -292,6 +290,10 @@ class Zygote:
     def _reply(self, child: Child, job: Job, status: int, cpu_s: float, peak_mib: float) -> None:
         self._by_job.pop(job.job_id, None)
         child.job = None
+        if len(self._deadlines) > 4 * len(self._by_job) + 32:
+            # Each child frees what it inherits of this: those of ended runs must not pile up.
+            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._by_job]
+            heapq.heapify(self._deadlines)
         self._send(*answer(child, job, status, cpu_s, peak_mib))
 
     # -- output and deadlines ------------------------------------------------------------------
