@@ -169,6 +169,7 @@ class Zygote:
                     "children": len(self._nursery),
                     "spares": [self._jail.proc_name(child.pid) for child in self._nursery.spares],
                     "sessions": len(self._sessions),
+                    "deadlines": len(self._deadlines),
                 }
             )
 
