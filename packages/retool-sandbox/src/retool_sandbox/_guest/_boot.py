@@ -27,6 +27,8 @@ from ._view import MissingPackageError, View, make_view
 from ._warmup import WARM_UPS
 from ._zygote import Zygote
 
+# What `signal.signal` wraps to make enums of the answer, which copies 40 pages in every child.
+_plain_signal = sys.modules["_signal"].signal
 ALLOWED = {"require": LADDER[:2], "best_effort": LADDER[:4]}
 REMEDIES = {
     "full": "allow user namespaces (sysctl user.max_user_namespaces, "
@@ -272,7 +274,9 @@ def _run_zygote(fd: int, jail: Jail, slots: Slots | NoSlots, config: dict[str, A
         _load(jail)
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # four for every child
-        Zygote(fd, jail, slots, config).serve()
+        zygote = Zygote(fd, jail, slots, config)
+        _keep_for_good(jail, slots, zygote)
+        zygote.serve()
     except InChild:
         raise
     except BaseException:  # noqa: BLE001  (the caller learns of it, whatever it is)
@@ -306,14 +310,20 @@ def _load(jail: Jail) -> None:
     for name in jail.view.preload:
         __import__(name)
     _make_streams()
-    # Out of sight here and not in every child, where each freed module would copy pages. Held for
-    # good, by a reference that no program finds.
     own = [sys.modules.pop(name) for name in list(sys.modules) if name.startswith("retool_sandbox")]
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(own))
-    # What a child frees must not make it copy the pages of all that was loaded.
+    _keep_for_good(own)
     gc.freeze()
     gc.enable()
     jail.loaded()
+
+
+def _keep_for_good(*values: object) -> None:
+    """Let no child free them: what is freed is touched, and a touched page is a copied page.
+
+    A child drops its last reference, and `gc` does not list what was frozen: no program finds them.
+    """
+    for value in values:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 def _make_streams() -> None:
@@ -331,7 +341,7 @@ def _make_streams() -> None:
 def _become_program(setup: Setup) -> tuple[int, bool]:
     setup.slots.join(setup.slot)
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _plain_signal(signal.SIGCHLD.value, 0)  # SIG_DFL
     kernel.close_above([setup.link, *setup.jail.inherited()])
     setup.jail.enter_child(setup.serial, setup.profile)
     _program.reseed(None)

@@ -1,6 +1,7 @@
 """Every child of the zygote: forked, kept as a spare, limited, killed, reaped and buried."""
 
 import contextlib
+import gc
 import os
 import resource
 import select
@@ -103,6 +104,7 @@ class Nursery:
             slot = self._slots.take()
             self._jail.prepare_child(serial)
             init = self._jail.new_pid_namespace(self._stacks)
+            gc.freeze()  # out of the child's sight, and not to be looked at by its collector
             pid = os.fork()
         except OSError:
             for fd in fds:
