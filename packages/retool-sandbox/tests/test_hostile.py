@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501
 
+import asyncio
 import importlib.util
 import os
 import time
@@ -204,6 +205,31 @@ async def test_runs_do_not_see_each_other(jailed: Sandbox) -> None:
         "import math, os\nprint(math.sqrt(4), os.listdir('.'), os.environ.get('A'))"
     )
     assert second.stdout == "2.0 [] None\n"
+
+
+SEARCH = """
+import gc, sys
+frames, frame = [], sys._getframe()
+while frame: frames.append(frame); frame = frame.f_back
+seen, todo = set(), [sys.modules, *frames, *gc.get_objects()]
+while todo:
+    found = todo.pop()
+    if id(found) in seen: continue
+    seen.add(id(found))
+    if str(type(found).__module__).startswith('retool'): print(type(found))
+    todo += gc.get_referents(found)
+print(len(seen) > 1000)
+"""
+
+
+async def test_nothing_of_the_zygote_can_be_reached(jailed: Sandbox) -> None:
+    async with jailed.session() as session:
+        await session.run("x = 1")
+        other = asyncio.create_task(jailed.run("import time\ntime.sleep(1)"))
+        await asyncio.sleep(0.2)
+        result = await session.run(SEARCH, limits=Limits(wall_time_s=60.0))
+        assert result.stdout == "True\n", result
+        await other
 
 
 async def test_random_numbers_differ_unless_seeded(jailed: Sandbox) -> None:

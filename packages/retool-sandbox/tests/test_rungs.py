@@ -22,7 +22,7 @@ isolation, denied, error, drop = sys.argv[1], json.loads(sys.argv[2]), int(sys.a
 if drop == "nobody":
     os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
 elif drop == "capabilities":
-    kernel.drop_capabilities()
+    kernel.drop_bounding_set(); kernel.clear_capabilities()
 code = [(0x20, 0, 0, 0)]
 for number in denied:
     code += [(0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | error)]

@@ -265,6 +265,35 @@ async def test_killed_zygote_loses_the_run_and_the_next_one_works(family: Any) -
         assert (await sandbox.run("print('alive')")).stdout == "alive\n"
 
 
+async def test_sandboxes_that_start_at_the_same_time_all_start() -> None:
+    # On a busy machine a zygote used to die with its helper, which was its parent a moment longer.
+    async with contextlib.AsyncExitStack() as stack:
+        opened = [Sandbox(tier="stdlib", spares=0, self_test=False) for _ in range(12)]
+        await asyncio.gather(*map(stack.enter_async_context, opened))
+        results = await asyncio.gather(*(each.run("print(1)") for each in opened))
+    assert [result.stdout for result in results] == ["1\n"] * 12
+
+
+async def test_zygote_warms_up_when_it_is_quiet() -> None:
+    # The deadline of a run that ended long ago, here the self-test's, used to hold it back.
+    async with Sandbox(tier="stdlib", concurrency=1, spares=1) as sandbox:
+        for _ in range(30):
+            await asyncio.sleep(0.5)
+            found = await sandbox.run("import sys\n'fractions' in sys.modules")
+            if found.value == "True":
+                return
+    raise AssertionError("no warm-up in 15 s")
+
+
+async def test_deadlines_of_ended_runs_do_not_pile_up(sandbox: Sandbox) -> None:
+    # Each child frees what it inherits of them.
+    for _ in range(100):
+        await sandbox.run("1", limits=Limits(wall_time_s=600.0))
+    assert sandbox._worker is not None
+    stats, _ = await sandbox._worker.ask({"op": "stats"}, [], 10.0)
+    assert stats["deadlines"] < 50
+
+
 async def test_killed_keeper_takes_everything_with_it(family: Any) -> None:
     async with Sandbox(tier="stdlib", concurrency=2, spares=1) as sandbox:
         us = family(sandbox)

@@ -8,15 +8,14 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from pathlib import PurePosixPath
 from typing import Any, Literal, Self, TypeVar
 
-from ._errors import IsolationUnavailable, RunLost, SandboxError
+from ._errors import IsolationUnavailable, SandboxError
+from ._exchange import make_blobs, make_request, make_result
 from ._policy import Policy
 from ._selftest import Check, quick_checks, thorough_checks
-from ._text import join_cut
 from ._types import Level, Limits, Outcome, RunResult
-from ._worker import ENVIRONMENT_NAMES, Answer, Worker, library_path
+from ._worker import ENVIRONMENT_NAMES, Worker, library_path
 
 Tier = Literal["stdlib", "math", "science"]
 T = TypeVar("T")
@@ -169,14 +168,14 @@ class Sandbox:
         Raises:
             SandboxError: The sandbox did not work (never: the program did not work).
         """
-        request = _request(limits or self._limits, files, seed, policy or self._policy)
-        blobs = _blobs(code, stdin, files)
+        request = make_request(limits or self._limits, files, seed, policy or self._policy)
+        blobs = make_blobs(code, stdin, files)
         return await self._on_loop(self._run(request, blobs))
 
     async def review(self, code: str, policy: Policy) -> str | None:
         """Why a policy would refuse a program, without running it; None if it would not."""
-        request = {**_request(self._limits, None, None, policy), "review_only": True}
-        result = await self._on_loop(self._run(request, _blobs(code, "", None)))
+        request = {**make_request(self._limits, None, None, policy), "review_only": True}
+        result = await self._on_loop(self._run(request, make_blobs(code, "", None)))
         return result.detail if result.outcome is Outcome.REFUSED else None
 
     @asynccontextmanager
@@ -271,7 +270,7 @@ class Sandbox:
                 tries += 1
                 # A spare that somebody killed while it waited: nothing ran, another one may.
                 if answer[0]["outcome"] != "not_started" or tries == _TRIES:
-                    return _result(answer, worker.level)
+                    return make_result(answer, worker.level)
 
     async def _turn(
         self, session: "Session", request: dict[str, Any], blobs: list[bytes]
@@ -285,7 +284,7 @@ class Sandbox:
             )
             head = answer[0]
             lost = head["over"] or (session.has_state and head["fresh"])
-            result = _result(answer, worker.level, lost=lost)
+            result = make_result(answer, worker.level, lost=lost)
             # A turn that raised keeps the mark: the next one has to say that the state is lost.
             session.has_state = not head["over"]
         return result
@@ -337,16 +336,16 @@ class Session:
         policy: Policy | None = None,
     ) -> RunResult:
         """Run one turn. A turn that is killed takes the variables with it: `state_lost` says so."""
-        request = _request(limits or self._limits, files, None, policy or self._policy)
-        blobs = _blobs(code, stdin, files)
+        request = make_request(limits or self._limits, files, None, policy or self._policy)
+        blobs = make_blobs(code, stdin, files)
         return await self._turn(self, request, blobs)
 
 
 def _runner(worker: Worker) -> Callable[[str, Limits], Awaitable[RunResult]]:
     async def run(code: str, limits: Limits) -> RunResult:
-        request = _request(limits, None, None, None)
-        answer = await worker.ask(request, _blobs(code, "", None), _deadline_s(request))
-        return _result(answer, worker.level)
+        request = make_request(limits, None, None, None)
+        answer = await worker.ask(request, make_blobs(code, "", None), _deadline_s(request))
+        return make_result(answer, worker.level)
 
     return run
 
@@ -354,58 +353,3 @@ def _runner(worker: Worker) -> Callable[[str, Limits], Awaitable[RunResult]]:
 def _deadline_s(request: dict[str, Any]) -> float:
     # A zygote that is this late is stuck and is replaced.
     return float(request["limits"]["wall_time_s"]) + ANSWER_GRACE_S
-
-
-def _request(
-    limits: Limits,
-    files: Mapping[str, str | bytes] | None,
-    seed: int | None,
-    policy: Policy | None,
-) -> dict[str, Any]:
-    names = list(files or ())
-    for name in names:
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
-            raise ValueError(f"a file name must be a relative path without '..', got {name!r}")
-    return {
-        "op": "run",
-        "limits": asdict(limits),
-        "files": names,
-        "seed": seed,
-        "policy": policy.to_config() if policy is not None else None,
-    }
-
-
-def _blobs(code: str, stdin: str | bytes, files: Mapping[str, str | bytes] | None) -> list[bytes]:
-    contents = (code, stdin, *(files or {}).values())
-    return [
-        text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
-        for text in contents
-    ]
-
-
-def _result(answer: Answer, level: str, *, lost: bool = False) -> RunResult:
-    head, blobs = answer
-    if head["outcome"] == "broken":
-        raise SandboxError(f"the zygote could not start the run: {head['detail']}")
-    if head["outcome"] in ("cancelled", "lost", "not_started"):
-        raise RunLost(head["detail"] or "the run was cancelled")
-    out_head, out_tail, err_head, err_tail, value, trace = blobs
-    cut_out, cut_err = head["cut"]
-    truncated = [name for name, cut in (("stdout", cut_out), ("stderr", cut_err)) if cut > 0]
-    return RunResult(
-        outcome=Outcome(head["outcome"]),
-        stdout=join_cut(out_head, out_tail, cut_out),
-        stderr=join_cut(err_head, err_tail, cut_err),
-        value=value.decode("utf-8", "replace") if head["has_value"] else None,
-        traceback=trace.decode("utf-8", "replace") if head["has_traceback"] else None,
-        exit_code=head["exit_code"],
-        signal=head["signal"],
-        wall_time_s=head["wall"],
-        cpu_time_s=head["cpu"],
-        peak_memory_mib=head["peak"],
-        truncated=tuple(truncated),
-        isolation=level,
-        detail=head["detail"],
-        state_lost=lost,
-    )

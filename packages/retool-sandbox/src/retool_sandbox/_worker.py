@@ -35,7 +35,6 @@ _ENVIRONMENT = {
     "TZ": "UTC",
     "PYTHONHASHSEED": "0",  # the same program prints its sets in the same order every time
     "PYTHONUTF8": "1",
-    "PYTHONDONTWRITEBYTECODE": "1",
     "MPLBACKEND": "Agg",
     "MALLOC_ARENA_MAX": "2",  # an arena per thread would eat the address space of a run
     **{

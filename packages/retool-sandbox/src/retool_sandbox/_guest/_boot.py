@@ -1,6 +1,7 @@
-"""Start of the exec'ed side: probe the ladder, keep the zygote, clean up after it."""
+"""Start of the exec'ed side: go down the ladder, keep the zygote, clean up after it."""
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -8,7 +9,6 @@ import resource
 import select
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from typing import Any
@@ -18,13 +18,17 @@ from retool_sandbox._frames import pack
 from . import _kernel as kernel
 from . import _program
 from ._cgroups import Group, NoSlots, Slots, make_group, open_slots, remove_group
-from ._chroot import build_copy
+from ._child import InChild, Setup
+from ._namespaces import NOBODY
 from ._rungs import JAILS, LADDER, FullJail, Jail
 from ._scratch import empty_trash, remove_tree
 from ._stale import dead_bases, dead_groups, hold
 from ._view import MissingPackageError, View, make_view
-from ._zygote import InChild, Setup, Zygote
+from ._warmup import WARM_UPS
+from ._zygote import Zygote
 
+# What `signal.signal` wraps to make enums of the answer, which copies 40 pages in every child.
+_plain_signal = sys.modules["_signal"].signal
 ALLOWED = {"require": LADDER[:2], "best_effort": LADDER[:4]}
 REMEDIES = {
     "full": "allow user namespaces (sysctl user.max_user_namespaces, "
@@ -43,6 +47,7 @@ def boot(fd: int) -> tuple[int, bool] | None:
     Returns:
         None in the keeper and the zygote, once everything beneath them is gone.
     """
+    sys.dont_write_bytecode = True  # our own modules are written by now, programs write none
     request = _program.read_request(fd)
     if request is None:
         return None
@@ -55,6 +60,9 @@ def boot(fd: int) -> tuple[int, bool] | None:
         tier = config["tier"]
         advice = f"pip install 'retool-sandbox[{tier}]', or choose another tier"
         _tell(fd, "refused", f"tier {tier!r} needs the package {error}: {advice}")
+        return None
+    except _RefusedError as refusal:
+        _tell(fd, "refused", str(refusal))
         return None
     except BaseException:
         _tell(fd, "broken", traceback.format_exc())
@@ -69,19 +77,21 @@ def _tell(fd: int, op: str, reason: str) -> None:
 
 
 def _keep(fd: int, config: dict[str, Any]) -> None:
+    gc.disable()  # until the libraries are loaded: it would look at all of them again and again
     host = _watch_host(config["host_pid"])
     view = make_view(config["tier"], config["packages"], config["path"])
-    for dead in dead_bases(tempfile.gettempdir()):
+    temp = _temp_folder()
+    for dead in dead_bases(temp):
         remove_tree(dead)
-    base = tempfile.mkdtemp(prefix=f"{config['name']}-")
+    base = f"{temp}/{config['name']}"
+    os.mkdir(base, 0o700)
     hold(base)
     config["scratch"] = base
     group: Group | None = None
     keeper = True
     try:
-        level, facts = _choose(config, view)
-        _write_bytecode(view, config["path"])
-        if config["cgroups"] and level != "none":
+        _write_bytecode(view, config)
+        if config["cgroups"] and config["isolation"] != "none":
             group = make_group(config["name"])
             if group is not None:
                 for path in group.paths():
@@ -90,15 +100,13 @@ def _keep(fd: int, config: dict[str, Any]) -> None:
         trash_read, trash_write = os.pipe()
         config["trash_fd"] = trash_write
         kernel.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: the zygote's helper exits and leaves it to us
-        zygote = _start_zygote(fd, level, facts, config, view, group)
+        zygote = _descend(fd, config, view, group)
         os.close(trash_write)
         os.close(fd)
         _wait(zygote, trash_read, host, base)
     except InChild:
         keeper = False  # a child unwinds its stack through here and must not clean up
         raise
-    except _RefusedError as refusal:
-        _tell(fd, "refused", str(refusal))
     finally:
         if keeper:
             _reap_all()
@@ -107,6 +115,13 @@ def _keep(fd: int, config: dict[str, Any]) -> None:
             remove_tree(base)
             if os.path.isdir(base):
                 empty_trash(base)
+
+
+def _temp_folder() -> str:
+    for path in ("/tmp", "/var/tmp"):
+        if os.access(path, os.W_OK | os.X_OK):
+            return path
+    raise _RefusedError("no folder for the scratch: neither /tmp nor /var/tmp can be written")
 
 
 class _RefusedError(Exception):
@@ -123,14 +138,20 @@ def _watch_host(pid: int) -> int | None:
 # -- the ladder ----------------------------------------------------------------------------------
 
 
-def _choose(config: dict[str, Any], view: View) -> tuple[str, dict[str, Any]]:
+def _descend(fd: int, config: dict[str, Any], view: View, group: Group | None) -> int:
+    """Start a zygote at the strongest level that works here; its pid.
+
+    A level is tried for real: what comes out of a trial that succeeds is the zygote.
+
+    Raises:
+        _RefusedError: None of the levels asked for works.
+    """
     wanted = config["isolation"]
     failed: list[str] = []
     for level in ALLOWED.get(wanted, (wanted,)):
-        problem, facts = _probe(level, config, view)
+        pid, problem = _start_zygote(fd, level, config, view, group, failed)
         if problem is None:
-            facts["failed_probes"] = failed
-            return level, facts
+            return pid
         failed.append(f"{level}: {problem}; {REMEDIES[level]}")
     raise _RefusedError(
         f"isolation={wanted!r} cannot be had here:\n  "
@@ -139,114 +160,123 @@ def _choose(config: dict[str, Any], view: View) -> tuple[str, dict[str, Any]]:
     )
 
 
-def _probe(level: str, config: dict[str, Any], view: View) -> tuple[str | None, dict[str, Any]]:
-    """Try the level for real, in a child that is thrown away."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+def _start_zygote(
+    fd: int,
+    level: str,
+    config: dict[str, Any],
+    view: View,
+    group: Group | None,
+    failed: list[str],
+) -> tuple[int, str | None]:
+    """Fork a zygote; its pid, and what kept it from reaching the level.
+
+    In its descendants this raises InChild or never returns.
+    """
+    said_read, said_write = os.pipe()
+    go_read, go_write = os.pipe()
+    helper = os.fork()
+    if helper == 0:
+        os.close(said_read)
+        os.close(go_write)
         try:
-            answer = _try(level, config, view)
+            jail, slots = _enter(level, config, view, group, said_write)
+            _try_child(jail)
         except BaseException as error:  # noqa: BLE001  (any failure is the answer)
-            answer = {"problem": f"{type(error).__name__}: {error}"}
-        os.write(write, json.dumps(answer).encode())
+            os.write(said_write, json.dumps(f"{type(error).__name__}: {error}").encode())
+            os._exit(1)
+        os.write(said_write, b'"ok"\n')
+        os.close(said_write)
+        # The keeper is our parent only once the helper is gone; asked for earlier, the signal would
+        # come when the helper ends.
+        if not os.read(go_read, 1):
+            os._exit(1)
+        os.close(go_read)
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        jail.facts.update(failed_probes=failed, memory=slots.kind)
+        _run_zygote(fd, jail, slots, config)
         os._exit(0)
-    os.close(write)
-    text = b"".join(iter(lambda: os.read(read, 65536), b""))
-    os.close(read)
-    os.waitpid(pid, 0)
-    if not text:
-        return "the probe was killed", {}
-    answer = json.loads(text)
-    return answer.get("problem"), answer.get("facts", {})
+    os.close(said_write)
+    os.close(go_read)
+    lines = b"".join(iter(lambda: os.read(said_read, 65536), b"")).splitlines()
+    os.close(said_read)
+    zygote, problem = helper, "the trial was killed"
+    for line in lines:
+        answer = json.loads(line)
+        if isinstance(answer, int):
+            zygote = answer
+            os.waitpid(helper, 0)
+        else:
+            problem = answer
+    if problem == "ok":
+        os.write(go_write, b"g")
+    else:
+        os.waitpid(zygote, 0)
+    os.close(go_write)
+    return zygote, None if problem == "ok" else problem
 
 
-def _try(level: str, config: dict[str, Any], view: View) -> dict[str, Any]:
-    proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
-    jail = JAILS[level](view, config, proc)
-    if level == "chroot":
-        build_copy(view, f"{config['scratch']}/root")
+def _enter(
+    level: str, config: dict[str, Any], view: View, group: Group | None, said: int
+) -> tuple[Jail, Slots | NoSlots]:
+    """Do what is done once per zygote; continue in the process that it becomes."""
+    jail = JAILS[level](view, config, os.open("/proc", os.O_PATH | os.O_DIRECTORY))
+    slots: NoSlots | Slots = NoSlots()
+    if group is not None:
+        slots = open_slots(group, NOBODY if level == "full" and os.geteuid() == 0 else None)
+        jail.has_memory_cgroup = True
     jail.enter_once()
-    # The number is out of the way of real children.
-    jail.prepare_child(0)
+    if isinstance(jail, FullJail):
+        pid = os.fork()
+        if pid:
+            os.write(said, f"{pid}\n".encode())
+            os._exit(0)
+        jail.entered()
+    if jail.filters:
+        kernel.drop_bounding_set()
+    return jail, slots
+
+
+def _try_child(jail: Jail) -> None:
+    """Confine a child that does nothing.
+
+    Raises:
+        OSError: It could not be confined.
+    """
+    jail.prepare_child(0)  # the number is out of the way of real children
     read, write = os.pipe()
+    init, _stack = jail.new_pid_namespace([])
     pid = os.fork()
     if pid == 0:
         try:
-            jail.enter_child(0, jail.profile(config["limits"]))
+            jail.enter_child(0, jail.profile(jail.config["limits"]))
         except BaseException as error:  # noqa: BLE001  (any failure is the answer)
             os.write(write, f"{type(error).__name__}: {error}".encode())
             os._exit(1)
         os._exit(0)
+    jail.leave_pid_namespace()
     os.close(write)
     said = os.read(read, 4096).decode("utf-8", "replace")
     os.close(read)
     status = os.waitpid(pid, 0)[1]
+    if init:
+        os.kill(init, signal.SIGKILL)
+        os.waitpid(init, 0)  # it runs on our stack buffer
     jail.forget(0)
     if status:
-        return {"problem": f"a child could not be confined ({said or f'status {status}'})"}
-    return {"facts": jail.facts}
+        raise OSError(f"a child could not be confined ({said or f'status {status}'})")
 
 
 # -- the zygote ----------------------------------------------------------------------------------
 
 
-def _start_zygote(
-    fd: int,
-    level: str,
-    facts: dict[str, Any],
-    config: dict[str, Any],
-    view: View,
-    group: Group | None,
-) -> int:
-    """Fork the zygote; in its descendants this raises InChild or never returns."""
-    pid_read, pid_write = os.pipe()
-    helper = os.fork()
-    if helper == 0:
-        os.close(pid_read)
-        _become_zygote(fd, level, facts, config, view, group, pid_write)
-        os._exit(0)
-    os.close(pid_write)
-    text = os.read(pid_read, 64)
-    os.close(pid_read)
-    if text:
-        os.waitpid(helper, 0)
-    return int(text) if text else helper
-
-
-def _become_zygote(
-    fd: int,
-    level: str,
-    facts: dict[str, Any],
-    config: dict[str, Any],
-    view: View,
-    group: Group | None,
-    pid_write: int,
-) -> None:
+def _run_zygote(fd: int, jail: Jail, slots: Slots | NoSlots, config: dict[str, Any]) -> None:
     try:
-        slots: NoSlots | Slots = NoSlots()
-        if group is not None:
-            owner = facts["host_uid"] if facts.get("user_namespace") else None
-            slots = open_slots(group, owner)
-        jail = JAILS[level](view, config, os.open("/proc", os.O_PATH | os.O_DIRECTORY))
-        jail.has_memory_cgroup = group is not None
-        jail.enter_once()
-        if isinstance(jail, FullJail):
-            alive_read, alive_write = os.pipe()
-            pid = os.fork()
-            if pid:
-                os.write(pid_write, str(pid).encode())
-                os._exit(0)
-            os.close(alive_write)
-            os.read(alive_read, 1)  # the helper is gone: now our parent is the keeper
-            os.close(alive_read)
-            jail.entered()
-        os.close(pid_write)
-        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         _load(jail)
-        jail.facts.update(failed_probes=facts["failed_probes"], memory=slots.kind)
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # three for every child
-        Zygote(fd, jail, slots, config).serve()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # four for every child
+        zygote = Zygote(fd, jail, slots, config)
+        _keep_for_good(jail, slots, zygote)
+        zygote.serve()
     except InChild:
         raise
     except BaseException:  # noqa: BLE001  (the caller learns of it, whatever it is)
@@ -254,7 +284,7 @@ def _become_zygote(
         os._exit(1)
 
 
-def _write_bytecode(view: View, path: list[str]) -> None:
+def _write_bytecode(view: View, config: dict[str, Any]) -> None:
     """Compile the libraries once where the installer did not (uv): saves seconds per start."""
     for name in view.preload:
         homes = [f"{root}/{name}" for root in view.package_roots if os.path.isdir(f"{root}/{name}")]
@@ -264,33 +294,57 @@ def _write_bytecode(view: View, path: list[str]) -> None:
         return
     pid = os.fork()
     if pid == 0:
-        sys.dont_write_bytecode = False
-        sys.path.extend(path)
-        for name in view.preload:
-            __import__(name)
-        os._exit(0)
+        try:
+            sys.dont_write_bytecode = False
+            sys.path.extend(config["path"])
+            for name in view.preload:
+                __import__(name)
+            for step in WARM_UPS[config["tier"]]:
+                exec(step, {})
+        finally:
+            os._exit(0)  # a library that does not load shows in the zygote
     os.waitpid(pid, 0)
 
 
 def _load(jail: Jail) -> None:
     for name in jail.view.preload:
         __import__(name)
-    # What a child frees must not make it copy the pages of all that was loaded.
-    jail.own_modules = [name for name in sys.modules if name.startswith("retool_sandbox")]
-    gc.collect()
+    _make_streams()
+    own = [sys.modules.pop(name) for name in list(sys.modules) if name.startswith("retool_sandbox")]
+    _keep_for_good(own)
     gc.freeze()
+    gc.enable()
     jail.loaded()
+
+
+def _keep_for_good(*values: object) -> None:
+    """Let no child free them: what is freed is touched, and a touched page is a copied page.
+
+    A child drops its last reference, and `gc` does not list what was frozen: no program finds them.
+    """
+    for value in values:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+
+
+def _make_streams() -> None:
+    saved = [os.dup(1), os.dup(2)]
+    read, write = os.pipe()
+    for number in (1, 2):
+        os.dup2(write, number)
+    _program.open_streams()
+    for number, fd in enumerate(saved, 1):
+        os.dup2(fd, number)
+    for fd in (read, write, *saved):
+        os.close(fd)
 
 
 def _become_program(setup: Setup) -> tuple[int, bool]:
     setup.slots.join(setup.slot)
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    kernel.close_above([setup.link])
+    _plain_signal(signal.SIGCHLD.value, 0)  # SIG_DFL
+    kernel.close_above([setup.link, *setup.jail.inherited()])
     setup.jail.enter_child(setup.serial, setup.profile)
     _program.reseed(None)
-    for name in setup.jail.own_modules:
-        sys.modules.pop(name, None)
     return setup.link, setup.session
 
 

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 MIB = 1 << 20
@@ -28,6 +27,9 @@ class NoSlots:
     def limit(self, slot: Any, limits: dict[str, Any]) -> None:
         """Rlimits do it."""
 
+    def start_peak(self, slot: Any) -> None:
+        """Nothing is counted."""
+
     def was_oom(self, slot: Any) -> bool:
         """Never by a cgroup."""
         return False
@@ -37,38 +39,43 @@ class NoSlots:
         return 0.0
 
 
-@dataclass(slots=True)
 class Slot:
     """One child cgroup, used by one run at a time."""
 
-    name: str
-    limit_bytes: int = 0
-    pids: int = 0
-    ooms: int = 0
+    __slots__ = ("limit_bytes", "name", "ooms", "peak_fd", "pids")
+
+    def __init__(self, name: str, peak_fd: int | None) -> None:
+        self.name = name
+        self.peak_fd = peak_fd
+        self.limit_bytes = 0
+        self.pids = 0
+        self.ooms = 0
 
 
-@dataclass(frozen=True, slots=True)
 class Group:
     """The cgroup of one zygote: one directory per hierarchy."""
 
-    version: int
-    memory: str
-    pids: str | None
+    __slots__ = ("memory", "pids", "version")
+
+    def __init__(self, version: int, memory: str, pids: str | None) -> None:
+        self.version = version
+        self.memory = memory
+        self.pids = pids
 
     def paths(self) -> list[str]:
         """Its directories."""
         return [path for path in (self.memory, self.pids) if path is not None]
 
 
-@dataclass(slots=True)
 class Slots:
     """Hands out child cgroups. Opened before the zygote enters its namespaces; used inside."""
 
-    group: Group
-    memory_fd: int
-    pids_fd: int | None
-    free: list[Slot] = field(default_factory=lambda: list[Slot]())
-    count: int = 0
+    def __init__(self, group: Group, memory_fd: int, pids_fd: int | None) -> None:
+        self.group = group
+        self.memory_fd = memory_fd
+        self.pids_fd = pids_fd
+        self.free: list[Slot] = []
+        self.count = 0
 
     @property
     def kind(self) -> str:
@@ -98,24 +105,35 @@ class Slots:
         if self.free:
             slot = self.free.pop()
         else:
-            slot = Slot(f"s{self.count}")
+            name = f"s{self.count}"
             self.count += 1
             for fd in self._directories():
-                os.mkdir(slot.name, dir_fd=fd)
+                os.mkdir(name, dir_fd=fd)
+            slot = Slot(name, self._open_peak(name))
         slot.ooms = self._oom_count(slot)
         return slot
+
+    def _open_peak(self, name: str) -> int | None:
+        file = "memory.peak" if self.group.version == 2 else "memory.max_usage_in_bytes"
+        for mode in (os.O_RDWR, os.O_RDONLY):  # memory.peak can be reset since Linux 6.12 only
+            with contextlib.suppress(OSError):  # and is there since 5.19
+                return os.open(f"{name}/{file}", mode | os.O_CLOEXEC, dir_fd=self.memory_fd)
+        return None
 
     def give_back(self, slot: Slot) -> None:
         """Make it free for the next run."""
         self.free.append(slot)
 
     def join(self, slot: Slot) -> None:
-        """Move the calling process into the slot."""
+        """Move the calling process, which has one thread yet, into the slot."""
+        # To move a whole process the kernel waits for its RCU readers, 5 ms and more; version 1 can
+        # move a thread instead.
+        name = "tasks" if self.group.version == 1 else "cgroup.procs"
         for fd in self._directories():
-            self._write(fd, f"{slot.name}/cgroup.procs", "0")
+            self._write(fd, f"{slot.name}/{name}", "0")
 
     def limit(self, slot: Slot, limits: dict[str, Any]) -> None:
-        """Set the ceilings of the next run or turn and start a new peak."""
+        """Set the ceilings of the next run or turn."""
         # Files in the scratch are memory, too.
         wanted = (limits["memory_mib"] + limits["scratch_mib"]) * MIB
         if wanted != slot.limit_bytes:
@@ -125,9 +143,12 @@ class Slots:
         if self.pids_fd is not None and pids != slot.pids:
             self._write(self.pids_fd, f"{slot.name}/pids.max", str(pids))
             slot.pids = pids
-        with contextlib.suppress(OSError):  # memory.peak can be reset since Linux 6.12 only
-            if self.group.version == 1:
-                self._write(self.memory_fd, f"{slot.name}/memory.max_usage_in_bytes", "0")
+
+    def start_peak(self, slot: Slot) -> None:
+        """Count the most memory from here on, where the kernel can."""
+        if slot.peak_fd is not None:
+            with contextlib.suppress(OSError):
+                os.pwrite(slot.peak_fd, b"0", 0)
 
     def _limit_memory(self, slot: Slot, wanted: int) -> None:
         if self.group.version == 2:
@@ -158,11 +179,9 @@ class Slots:
 
     def peak_mib(self, slot: Slot) -> float:
         """The most memory of the current run."""
-        name = "memory.peak" if self.group.version == 2 else "memory.max_usage_in_bytes"
-        try:
-            return int(self._read(self.memory_fd, f"{slot.name}/{name}")) / MIB
-        except OSError:
-            return 0.0  # before Linux 5.19
+        if slot.peak_fd is None:
+            return 0.0
+        return int(os.pread(slot.peak_fd, 64, 0)) / MIB
 
 
 def own_cgroups(mountinfo: str, cgroup: str) -> dict[str, tuple[int, str]]:
@@ -245,7 +264,8 @@ def open_slots(group: Group, owner: int | None) -> Slots:
                     os.chown(f"{path}/{name}", owner, -1)
     if group.version == 2:
         leaf = f"{group.memory}/zygote"
-        os.mkdir(leaf)
+        if not os.path.isdir(leaf):  # made while a stronger level was tried
+            os.mkdir(leaf)
         with open(f"{leaf}/cgroup.procs", "w") as file:
             file.write("0")
     return Slots(group, memory_fd, memory_fd if group.pids == group.memory else pids_fd)

@@ -1,25 +1,23 @@
 """A copy of the library as the root of programs, for root on kernels without Landlock."""
 
 import os
-import shutil
 
 from ._view import View
 
-_SKIP = shutil.ignore_patterns("test", "tests", "site-packages", "idlelib", "tkinter", "ensurepip")
-
-
-def _link_or_copy(source: str, target: str) -> str:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-    return target
+_SKIP = ("test", "tests", "site-packages", "idlelib", "tkinter", "ensurepip")
 
 
 def build_copy(view: View, root: str) -> None:
-    """Build it once; hard links where the file system allows, else copies."""
-    if os.path.isdir(root):
-        return
+    """Build it; hard links where the file system allows, else copies."""
+    import shutil  # only this level needs it, and every start would pay for it
+
+    def link_or_copy(source: str, target: str) -> str:
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copyfile(source, target)
+        return target
+
     os.mkdir(root, 0o755)
     os.mkdir(f"{root}/tmp", 0o711)
     for source, guest in view.binds():
@@ -29,7 +27,8 @@ def build_copy(view: View, root: str) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         if os.path.isdir(source):
             shutil.copytree(
-                source, target, copy_function=_link_or_copy, ignore=_SKIP, symlinks=True
-            )
+                source, target, symlinks=True, copy_function=link_or_copy,
+                ignore=shutil.ignore_patterns(*_SKIP),
+            )  # fmt: skip
         else:
-            _link_or_copy(source, target)
+            link_or_copy(source, target)

@@ -3,8 +3,8 @@
 import ctypes
 import errno
 import os
-import platform
 import signal
+import struct
 from typing import Any
 
 CLONE_VM, CLONE_FILES = 0x100, 0x400
@@ -22,7 +22,7 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
 PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 38, 47
 CAP_LAST = 40
 
-ARCH = platform.machine()
+ARCH = os.uname().machine
 _NUMBERS: dict[str, dict[str, int]] = {
     "x86_64": {
         "seccomp": 317, "pivot_root": 155, "capset": 126, "pidfd_open": 434, "close_range": 436,
@@ -100,28 +100,19 @@ def pidfd_open(pid: int) -> int:
     return call("pidfd_open", pid, 0)
 
 
-class _CapHeader(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
-
-
-class _CapData(ctypes.Structure):
-    _fields_ = (
-        ("effective", ctypes.c_uint32),
-        ("permitted", ctypes.c_uint32),
-        ("inheritable", ctypes.c_uint32),
-    )
-
-
-def drop_capabilities() -> None:
-    """Give up every capability, for good."""
+def drop_bounding_set() -> None:
+    """Let no exec of ours or of our children's ever give a capability again."""
     for capability in range(CAP_LAST + 1):
         if libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0) and (
             ctypes.get_errno() == errno.EPERM
         ):
             break  # no CAP_SETPCAP: the bounding set only matters for exec, which is refused
-    header = _CapHeader(0x20080522, 0)
-    data = (_CapData * 2)()
-    call("capset", ctypes.byref(header), data)
+
+
+def clear_capabilities() -> None:
+    """Give up every capability that this process has."""
+    header = struct.pack("=Ii", 0x20080522, 0)  # version 3, this process
+    call("capset", header, bytes(24))  # effective, permitted, inheritable: two words each
 
 
 def pause_process(flags: int, stack: Any) -> int:

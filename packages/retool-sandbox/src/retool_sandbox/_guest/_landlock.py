@@ -1,6 +1,5 @@
 """Landlock: confine this process to a few paths, no TCP, no signals or abstract sockets outward."""
 
-import ctypes
 import errno
 import os
 import stat
@@ -39,8 +38,7 @@ class Ruleset:
         if version >= 6:
             parts.append(_SCOPES)
         attributes = struct.pack(f"={len(parts)}Q", *parts)
-        buffer = ctypes.create_string_buffer(attributes, len(attributes))
-        self._fd = kernel.call("landlock_create_ruleset", buffer, len(attributes), 0)
+        self._fd = kernel.call("landlock_create_ruleset", attributes, len(attributes), 0)
 
     def allow(self, path: str, access: int) -> None:
         """Allow access beneath a path; a path that does not exist is left out."""
@@ -52,8 +50,7 @@ class Ruleset:
             access &= self._fs
             if not stat.S_ISDIR(os.fstat(fd).st_mode):
                 access &= _FILE_ONLY
-            rule = ctypes.create_string_buffer(struct.pack("=Qi", access, fd), 12)
-            kernel.call("landlock_add_rule", self._fd, 1, rule, 0)
+            kernel.call("landlock_add_rule", self._fd, 1, struct.pack("=Qi", access, fd), 0)
         finally:
             os.close(fd)
 

@@ -62,7 +62,11 @@ def _write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _open_streams() -> None:
+def open_streams() -> None:
+    """Make the streams of programs, once for all children: each puts its own pipes behind them.
+
+    Descriptors 1 and 2 must be pipes meanwhile: a stream asks its file once what it is.
+    """
     # Unbuffered, as `python -u`: what was printed before a kill is already in the pipe.
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(
         io.BufferedReader(io.FileIO(0, "rb", closefd=False)), encoding="utf-8", errors="replace"
@@ -240,7 +244,6 @@ def _cut(text: str | None, limit: int) -> bytes:
 
 def main(link: int, session: bool) -> None:
     """Serve one request, or every turn of a session, then leave the process."""
-    _open_streams()
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     namespace = module.__dict__

@@ -12,9 +12,10 @@ from typing import Any
 from . import _kernel as kernel
 from . import _landlock as landlock
 from . import _seccomp as seccomp
+from ._chroot import build_copy
 from ._namespaces import NOBODY, SCRATCH, enter, use_guest_paths
 from ._scratch import ScratchWatch
-from ._view import GUEST_PACKAGES, GUEST_STDLIB, View
+from ._view import View
 
 MIB = 1 << 20
 LADDER = ("full", "landlock", "chroot", "seccomp", "none")
@@ -33,9 +34,6 @@ class Jail:
         self.config = config
         self.facts: dict[str, Any] = {"level": self.level}
         self.has_memory_cgroup = False
-        # Listed once: looking through sys.modules touches the counters of a thousand names, and a
-        # touched page is a copied page.
-        self.own_modules: list[str] = []
         self._proc_fd = proc_fd
         self._base_bytes = 0
         self._base_rss = 0
@@ -89,19 +87,23 @@ class Jail:
         with contextlib.suppress(OSError):
             self.leave_pid_namespace()
 
+    def inherited(self) -> tuple[int, ...]:
+        """Descriptors that a child needs until it is confined."""
+        return ()
+
     def prepare_child(self, serial: int) -> None:
         """Before a fork."""
         if self._scratch is not None:
             self._scratch.make(serial)
 
-    def limit_process(self, pid: int, limits: dict[str, Any], *, fresh: bool) -> None:
+    def limit_process(self, pid: int, limits: dict[str, Any], *, session: bool) -> None:
         """Set the rlimits of one run or turn from outside; the child may only read them."""
         if self.limits_in_child:
             return
         cpu = math.ceil(limits["cpu_time_s"] or limits["wall_time_s"]) + 1
         # The kernel counts CPU time from the start of the process: a session's turns add up, the
         # precise check of the supervisor is the one that counts.
-        if not fresh:
+        if session:
             cpu = resource.RLIM_INFINITY
         for kind, value in ((resource.RLIMIT_CPU, cpu), *self._rlimits(limits)):
             _, hard = resource.prlimit(pid, kind)
@@ -151,6 +153,14 @@ class Jail:
         """Peak on top of the preloaded libraries, from the kernel's count for a dead child."""
         return max(0.0, peak_rss_kib / 1024 - self._base_rss / MIB)
 
+    def maps(self) -> str:
+        """Our own memory map."""
+        fd = os.open("self/maps", os.O_RDONLY, dir_fd=self._proc_fd)
+        try:
+            return b"".join(iter(lambda: os.read(fd, 1 << 16), b"")).decode()
+        finally:
+            os.close(fd)
+
     def _memory_of(self, name: str) -> tuple[int, int]:
         """Bytes of address space and resident bytes."""
         fd = os.open(f"{name}/statm", os.O_RDONLY, dir_fd=self._proc_fd)
@@ -185,7 +195,7 @@ class Jail:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-        kernel.drop_capabilities()
+        kernel.clear_capabilities()
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
 
@@ -235,8 +245,9 @@ class ChrootJail(SeccompJail):
     first_uid = 1_700_000_000
 
     def enter_once(self) -> None:
-        """Use the copy that the probe made."""
+        """Make the copy."""
         self._root = f"{self.config['scratch']}/root"
+        build_copy(self.view, self._root)
         sys.path.extend(self.config["path"])
         os.chmod(self.config["scratch"], 0o711)
         self._scratch = ScratchWatch(f"{self._root}/tmp", self.config.get("trash_fd"))
@@ -264,6 +275,7 @@ class FullJail(SeccompJail):
         self._abi = landlock.abi()
         self.facts["landlock_abi"] = self._abi
         self._own_pids: int | None = None
+        self._init_fd: int | None = None
 
     def enter_once(self) -> None:
         """Enter the namespaces; the caller forks next and continues in the child."""
@@ -289,20 +301,45 @@ class FullJail(SeccompJail):
         return next(line.split()[1] for line in lines if line.startswith("Pid:"))
 
     def new_pid_namespace(self, stacks: list[Any]) -> tuple[int, Any]:
-        """A namespace per child: it sees no other process, and dies with its init."""
+        """A namespace per child: it sees no other process, and dies with its init.
+
+        The init makes the child's mount namespace, too, and outlives the child in it: the kernel
+        waits 5 ms when the last process leaves one, and nobody should wait with it for a result.
+        """
         if self._own_pids is None:
             return 0, None
         kernel.unshare(kernel.CLONE_NEWPID)
         stack = stacks.pop() if stacks else ctypes.create_string_buffer(16384)
-        return kernel.pause_process(0, stack), stack
+        pid = kernel.pause_process(kernel.CLONE_NEWNS, stack)
+        with contextlib.suppress(OSError):  # before Linux 5.3
+            self._init_fd = kernel.pidfd_open(pid)
+        return pid, stack
 
     def leave_pid_namespace(self) -> None:
         """Fork the next child into our own namespace again."""
         if self._own_pids is not None:
             kernel.setns(self._own_pids, kernel.CLONE_NEWPID)
+        if self._init_fd is not None:
+            os.close(self._init_fd)
+            self._init_fd = None
+
+    def inherited(self) -> tuple[int, ...]:
+        """Descriptors that a child needs until it is confined."""
+        return () if self._init_fd is None else (self._init_fd,)
+
+    def _enter_mounts(self) -> None:
+        if self._init_fd is not None:
+            try:
+                kernel.setns(self._init_fd, kernel.CLONE_NEWNS)
+                return
+            except OSError:
+                pass  # before Linux 5.8: a namespace takes no pidfd
+            finally:
+                os.close(self._init_fd)
+        kernel.unshare(kernel.CLONE_NEWNS)
 
     def _child_scratch(self, serial: int, profile: dict[str, Any]) -> None:
-        kernel.unshare(kernel.CLONE_NEWNS)
+        self._enter_mounts()
         owner = "" if self.facts["user_namespace"] else f",uid={NOBODY},gid={NOBODY}"
         kernel.mount(
             "tmpfs", SCRATCH, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC,
@@ -317,10 +354,8 @@ class FullJail(SeccompJail):
     def _confine(self, serial: int, profile: dict[str, Any]) -> None:
         self._harden(profile)
         if self._abi:
-            rules = [
-                (path, landlock.READ) for path in (GUEST_STDLIB, GUEST_PACKAGES, *self.view.system)
-            ]
-            rules += [*_DEVICES, (SCRATCH, landlock.EVERYTHING & ~1), ("/", landlock.READ_DIR)]
+            # All of our own root is the view, so one rule covers it.
+            rules = [("/", landlock.READ), *_DEVICES[:1], (SCRATCH, landlock.EVERYTHING & ~1)]
             landlock.restrict(self._abi, rules)
         seccomp.install(seccomp.program(os.getpid(), fork=profile["fork"]))
 

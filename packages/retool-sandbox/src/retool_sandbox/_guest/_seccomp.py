@@ -169,11 +169,10 @@ def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
 
 
 class _Program(ctypes.Structure):
-    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
 def install(program: bytes) -> None:
     """Put the filter on every thread of this process, for good. Needs no_new_privs."""
-    buffer = ctypes.create_string_buffer(program, len(program))
-    head = _Program(len(program) // 8, ctypes.addressof(buffer))
+    head = _Program(len(program) // 8, program)
     kernel.call("seccomp", 1, 1, ctypes.byref(head))  # SET_MODE_FILTER, TSYNC

@@ -4,7 +4,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 TIERS: dict[str, tuple[str, ...]] = {
     "stdlib": (),
@@ -21,8 +21,7 @@ class MissingPackageError(Exception):
     """A tier needs a package that this interpreter does not have."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """Paths a program may read, as (path here, path inside a root of our own)."""
 
     stdlib: str
@@ -31,7 +30,7 @@ class View:
     package_roots: tuple[str, ...]
     system: tuple[str, ...]
     """Shared libraries and time zones; same path on both sides."""
-    preload: tuple[str, ...] = field(default=())
+    preload: tuple[str, ...]
 
     def binds(self) -> list[tuple[str, str]]:
         """Every read-only bind of a root of our own."""
