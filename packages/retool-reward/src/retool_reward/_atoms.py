@@ -103,8 +103,10 @@ class Atoms(Reader, ABC):
                 return self._number(token.text)
             case "sym":
                 self._next()
-                if token.text in UNKNOWN_FUNCTIONS and self._is("("):
-                    return Node(Kind.OPAQUE, self._call_arguments(), token.text)
+                if token.text in UNKNOWN_FUNCTIONS:
+                    mark = self._function_mark()
+                    if self._is("("):
+                        return Node(Kind.OPAQUE, self._call_arguments(), token.text + mark)
                 return symbol(token.text)
             case "word":
                 return self._word()
@@ -119,6 +121,18 @@ class Atoms(Reader, ABC):
                 return self._operator(left)
             case _:
                 raise ParseError("the answer ends too early")
+
+    def _function_mark(self) -> str:
+        """Take the marks of f'(x) and f^{-1}(x), if a call follows them."""
+        primes = 0
+        while self._ahead(primes).text == "'":
+            primes += 1
+        inverse = [self._ahead(distance).text for distance in range(5)] == list("^{-1}")
+        length = 5 if inverse else primes
+        if not length or self._ahead(length).text != "(":
+            return ""
+        self._at += length
+        return "^-1" if inverse else "'" * primes
 
     def _number(self, text: str) -> Node:
         if self._is(r"\overline", r"\dot", r"\bar") and "." in text:
@@ -170,8 +184,12 @@ class Atoms(Reader, ABC):
                 return Node(Kind.POW, (arguments[0], number(root)))
             case "Eq":
                 return Node(Kind.RELATION, arguments, "=")
-            case "Rational":
+            case "Rational" | "Fraction":
                 return Node(Kind.DIV, arguments)
+            case "Matrix":
+                return arguments[0]
+            case "perm" | "nPr":
+                return Node(Kind.CALL, arguments, "perm")
             case _:
                 return Node(Kind.CALL, arguments, "binom")
 
@@ -258,18 +276,29 @@ class Atoms(Reader, ABC):
             case r"\begin":
                 return self._matrix()
             case r"\mathbb":
-                self._expect("{")
-                letter = self._next().text
-                self._expect("}")
-                if letter not in tuple("RZNQC"):
-                    raise ParseError(f"unknown set {letter!r}")
-                return Node(Kind.NUMBERS, (), letter)
+                return self._numbers()
             case r"\top" | r"\intercal":
                 return Node(Kind.SYMBOL, (), "T")
             case r"\imath":
                 return Node(Kind.SYMBOL, (), "i")
             case _:
                 raise ParseError(f"unknown command {name!r}")
+
+    def _numbers(self) -> Node:
+        """Parse the {R} of a set of numbers, and its sign: R^+."""
+        braced = self._take("{")
+        letter = self._next().text
+        if braced:
+            self._expect("}")
+        if letter not in tuple("RZNQC"):
+            raise ParseError(f"unknown set {letter!r}")
+        if self._is("^", "_"):
+            distance = 2 if self._ahead(1).text == "{" else 1
+            sign = self._ahead(distance).text
+            if sign in ("+", "-"):
+                self._at += 2 * distance
+                return Node(Kind.NUMBERS, (), letter + sign)
+        return Node(Kind.NUMBERS, (), letter)
 
     def _big(self, name: str) -> Node:
         """Parse a sum, product, integral or limit; its parts are kept, not its meaning."""

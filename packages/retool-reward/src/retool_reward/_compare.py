@@ -1,13 +1,14 @@
 """Compare two parsed answers by their shape: names, units, lists, tuples, sets, relations."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from ._exact import NotExact, rational
 from ._matrix import matrix_of
-from ._names import MEANINGFUL, exact_part, letters_total, named_value
+from ._names import MEANINGFUL, exact_part, letters_total, named_tuple, named_value
 from ._node import Kind, Node, minus, negative, number
 from ._normalise import as_text
-from ._realset import is_set_like, same_real_set
+from ._realset import NeedsSolver, Solve, is_set_like, same_real_set
 from ._scalar import proportional, same_scalar
 from ._units import contradict
 
@@ -16,12 +17,21 @@ _STRICT = {"<": True, ">": True, "<=": False, ">=": False}
 _INEQUALITIES = frozenset(_STRICT)
 
 
+@dataclass(frozen=True, slots=True)
+class Symbolic:
+    """What a worker asks of sympy."""
+
+    same: Callable[[Node, Node], bool | None]
+    """Whether two scalars are equal; None: it cannot tell."""
+    solve: Solve
+
+
 def same(
     pred: Node,
     gold: Node,
     *,
     decimal_places: int,
-    symbolic: Callable[[Node, Node], bool | None] | None = None,
+    symbolic: Symbolic | None = None,
 ) -> bool | None:
     """Whether an answer says what the gold says; None if that cannot be told.
 
@@ -31,7 +41,8 @@ def same(
         pred: The answer's tree.
         gold: The gold's tree.
         decimal_places: See `GradeConfig.decimal_places`.
-        symbolic: Asked where the numeric probe does not know what a term means.
+        symbolic: Asked where the numeric probe does not know what a term means, and to solve
+            inequalities.
     """
     verdict = _Comparison(decimal_places, symbolic).same(pred, gold)
     if verdict is False and symbolic is None and (_has_meaningful(pred) or _has_meaningful(gold)):
@@ -46,9 +57,7 @@ def _has_meaningful(node: Node) -> bool:
 
 
 class _Comparison:
-    def __init__(
-        self, decimal_places: int, symbolic: Callable[[Node, Node], bool | None] | None
-    ) -> None:
+    def __init__(self, decimal_places: int, symbolic: Symbolic | None) -> None:
         self._places = decimal_places
         self._symbolic = symbolic
 
@@ -69,6 +78,13 @@ class _Comparison:
 
     def _named(self, pred: Node, gold: Node) -> "bool | _Next | None":
         mine, theirs = named_value(pred), named_value(gold)
+        for named, other in ((mine, gold), (theirs, pred)):
+            is_point = named is not None and named[0].kind is Kind.TUPLE
+            names = named[0].args if named is not None and is_point else None
+            if other.kind is Kind.LIST and (is_point or Kind.TUPLE in (pred.kind, gold.kind)):
+                point = named_tuple(other, names)
+                if point is not None:
+                    return self.same(point, gold) if other is pred else self.same(pred, point)
         if mine is not None and theirs is not None:
             if mine[0] == theirs[0]:
                 return self.same(mine[1], theirs[1])
@@ -92,7 +108,10 @@ class _Comparison:
             verdict = self._relations(pred, gold)
             if verdict is True:
                 return True
-        verdict = same_real_set(pred, gold)
+        try:
+            verdict = same_real_set(pred, gold, self._symbolic and self._symbolic.solve)
+        except NeedsSolver:
+            return None
         if verdict is not None:
             return verdict
         if pred.kind is gold.kind and len(pred.args) == len(gold.args):
@@ -155,6 +174,10 @@ class _Comparison:
     # --- lists, tuples, matrices, scalars ---
 
     def _collections(self, pred: Node, gold: Node) -> bool | None:
+        if gold.kind in (Kind.LIST, Kind.SET):
+            pred = _points(pred)
+        if pred.kind in (Kind.LIST, Kind.SET):
+            gold = _points(gold)
         if Kind.MATRIX in (_deep_kind(pred), _deep_kind(gold)):
             return self._matrices(pred, gold)
         if pred.kind is Kind.RATIO or gold.kind is Kind.RATIO:
@@ -185,24 +208,33 @@ class _Comparison:
         if pred.kind in _NOT_SCALAR or gold.kind in _NOT_SCALAR:
             return False
         verdict = same_scalar(pred, gold, decimal_places=self._places)
+        if verdict is False and _has_plain_log(pred) != _has_plain_log(gold):
+            decimal = _with_decimal_logs(pred), _with_decimal_logs(gold)
+            verdict = same_scalar(*decimal, decimal_places=self._places)
         doubtful = verdict is None or (
             verdict is False and (_has_meaningful(pred) or _has_meaningful(gold))
         )
         if doubtful and self._symbolic is not None:
-            return self._symbolic(pred, gold)
+            return self._symbolic.same(pred, gold)
         return None if doubtful else verdict
 
     def _ratios(self, pred: Node, gold: Node) -> bool | None:
+        for ratio, other in ((pred, gold), (gold, pred)):
+            if other.kind is Kind.DIV and len(ratio.args) == 2:
+                quotient = Node(Kind.DIV, ratio.args)
+                return self.same(quotient, gold) if other is gold else self.same(pred, quotient)
         if pred.kind is not gold.kind or len(pred.args) != len(gold.args):
             return False
         exactly = self._all(pred.args, gold.args)
-        if exactly is not False or len(pred.args) != 2:
+        if exactly is not False:
             return exactly
         try:
-            a, b, c, d = (rational(part) for part in (*pred.args, *gold.args))
+            mine, theirs = ([rational(part) for part in side.args] for side in (pred, gold))
         except NotExact:
             return False
-        return bool(a and b and c and d) and a * d == b * c
+        return all(mine + theirs) and all(
+            a * theirs[0] == b * mine[0] for a, b in zip(mine, theirs, strict=True)
+        )
 
     def _matrices(self, pred: Node, gold: Node) -> bool | None:
         mine, theirs = matrix_of(pred), matrix_of(gold)
@@ -295,7 +327,16 @@ def _of_point(node: Node, other: Node) -> Node:
         return coordinates
     if letter.name == "C" and len(coordinates.args) == 2:
         return Node(Kind.CALL, coordinates.args, "binom")
+    if letter.name == "P" and [part.kind for part in coordinates.args] == [Kind.NUMBER] * 2:
+        return Node(Kind.CALL, coordinates.args, "perm")
     return node
+
+
+def _points(node: Node) -> Node:
+    """Read (+-1, 2) as the two points; with more signs it may be two or four."""
+    if node.kind is not Kind.TUPLE or _num_plus_minus(node) != 1:
+        return node
+    return Node(Kind.LIST, (_with_sign(node, upper=True), _with_sign(node, upper=False)))
 
 
 def _is_relation(node: Node) -> bool:
@@ -355,6 +396,22 @@ def _items_of_member(node: Node) -> list[Node]:
 
 def _has_plus_minus(node: Node) -> bool:
     return node.kind is Kind.PLUS_MINUS or any(_has_plus_minus(part) for part in node.args)
+
+
+def _num_plus_minus(node: Node) -> int:
+    return (node.kind is Kind.PLUS_MINUS) + sum(_num_plus_minus(part) for part in node.args)
+
+
+def _has_plain_log(node: Node) -> bool:
+    is_one = node.kind is Kind.CALL and node.name == "log" and len(node.args) == 1
+    return is_one or any(_has_plain_log(part) for part in node.args)
+
+
+def _with_decimal_logs(node: Node) -> Node:
+    """Read a log without a base as the one to base ten, as school books do."""
+    args = tuple(_with_decimal_logs(part) for part in node.args)
+    name = "lg" if node.kind is Kind.CALL and node.name == "log" and len(args) == 1 else node.name
+    return Node(node.kind, args, name, node.value)
 
 
 def _with_sign(node: Node, *, upper: bool) -> Node:

@@ -1,10 +1,9 @@
 """Decide whether two normalised texts say the same: by spelling, by tree, never by eval."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from ._compare import same
+from ._compare import Symbolic, same
 from ._lex import ParseError, TooDeep
 from ._node import Node
 from ._normalise import as_text, normalise, readings
@@ -23,7 +22,14 @@ _PREFIX = re.compile(
     r"\s*\}?\s*",
     re.IGNORECASE,
 )
-_LETTER_DIGITS = re.compile(r"([\dA-Z]*[A-Z][\dA-Z]*)_\{?(1[1-9]|2\d|3[0-6])\}?")
+# Digits that need letters: 1F_{16}, 0x1F, and any base in words: 1F base 16, 1F (base 16).
+_LETTER_DIGITS = re.compile(
+    r"((?=\d*[A-Z])[\dA-Z]+|(?=\d+[a-z])[\da-z]+)_\{?(1[1-9]|2\d|3[0-6])\}?"
+)
+_PYTHON_DIGITS = re.compile(r"0(?:x[\da-f]+|b[01]+|o[0-7]+)", re.IGNORECASE)
+_BASE_IN_WORDS = re.compile(r"(\w+)\s*\(?\s*(?:in )?base[ -]?(\w+)\s*\)?", re.IGNORECASE)
+_CLOCK = re.compile(r"(\d{1,2}:\d\d)\s*([ap])\.? ?m\.?", re.IGNORECASE)
+_PYTHON_COMPLEX = re.compile(r"\(?[-+]?[\d.]+[-+][\d.]+j\)?")
 _SYMPY_I = re.compile(r"(?<![A-Za-z\\])I(?![A-Za-z])")
 _CHOICES = re.compile(r"\(?[A-J]\)?(?:\s*(?:,\s*and\b|,|;|&|\band\b|\s)\s*\(?[A-J]\)?)+")
 _COMPACT_CHOICES = re.compile("[A-J]{2,6}")
@@ -35,8 +41,12 @@ _ALIASES = {
     "empty set": r"\emptyset",
     "no solution": r"\emptyset",
     "no solutions": r"\emptyset",
+    "no real solution": r"\emptyset",
+    "no real solutions": r"\emptyset",
+    "does not exist": r"\text{DNE}",
+    "dne": r"\text{DNE}",
 }
-_MAX_ALIAS_CHARS = 40
+_MAX_PHRASE_CHARS = 40
 _PROSE_WORDS = 5
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _WORDS = re.compile(r"[^\W\d_]{2,}")
@@ -57,7 +67,7 @@ def compare_texts(
     *,
     decimal_places: int = 4,
     max_depth: int = 48,
-    symbolic: Callable[[Node, Node], bool | None] | None = None,
+    symbolic: Symbolic | None = None,
 ) -> Verdict:
     """Compare an extracted answer with a gold.
 
@@ -66,7 +76,7 @@ def compare_texts(
         gold: The gold as it was written.
         decimal_places: See `GradeConfig.decimal_places`.
         max_depth: Brackets within brackets that the caller's stack can bear.
-        symbolic: Asked about scalars that nothing else decides.
+        symbolic: Asked about what nothing else decides.
 
     Raises:
         TooDeep: A side is nested deeper than `max_depth`.
@@ -81,9 +91,10 @@ def compare_texts(
         return Verdict(False, "spelling")
     if _same_words(mine, theirs) and _is_wordy(mine, theirs):
         return Verdict(True, "text")
-    gold_choices = _choices(theirs)
-    if gold_choices is not None and (pred_choices := _choices(mine, compact=True)) is not None:
-        return Verdict(pred_choices == gold_choices, "choice")
+    if _choices(theirs) or _choices(mine):
+        mine_chosen, theirs_chosen = _choices(mine, compact=True), _choices(theirs, compact=True)
+        if mine_chosen is not None and theirs_chosen is not None:
+            return Verdict(mine_chosen == theirs_chosen, "choice")
     gold_choice, pred_choice = _choice(theirs), _choice(mine)
     if gold_choice is not None:
         if pred_choice is not None:
@@ -107,9 +118,9 @@ def compare_texts(
             if one:
                 return Verdict(True, "value")
             verdict = None if one is None else verdict
-    if verdict is False and _SYMPY_I.search(mine) and not _SYMPY_I.search(theirs):
+    if verdict is False and (with_i := _with_i(mine)) != mine and _with_i(theirs) == theirs:
         return compare_texts(
-            _SYMPY_I.sub("i", mine),
+            with_i,
             theirs,
             decimal_places=decimal_places,
             max_depth=max_depth,
@@ -138,15 +149,35 @@ def _plain(text: str) -> str:
     prefix = _PREFIX.match(text)
     if prefix is not None:
         text = text[prefix.end() :]
-    if len(text) < _MAX_ALIAS_CHARS and (alias := _ALIASES.get(as_text(text))) is not None:
+    return text if len(text) > _MAX_PHRASE_CHARS else _without_phrase(text)
+
+
+def _without_phrase(text: str) -> str:
+    """Spell in mathematics what a short answer says in words or in digits of a program."""
+    if (alias := _ALIASES.get(as_text(text))) is not None:
         return alias
-    digits = _LETTER_DIGITS.fullmatch(_STYLED.sub(r"\1", text))
-    if digits is None:
+    bare = _STYLED.sub(r"\1", text)
+    if (clock := _CLOCK.fullmatch(bare)) is not None:
+        return f"\\text{{{clock[1]} {clock[2].upper()}M}}"
+    if (worded := _BASE_IN_WORDS.fullmatch(bare)) is not None:
+        bare = text = f"{worded[1]}_{{{worded[2]}}}"
+    digits, base = _LETTER_DIGITS.fullmatch(bare), 0
+    number = bare
+    if digits is not None:
+        number, base = digits[1], int(digits[2])
+    elif _PYTHON_DIGITS.fullmatch(bare) is None:
         return text
     try:
-        return str(int(digits[1], int(digits[2])))
+        return str(int(number, base))
     except ValueError:
         return text
+
+
+def _with_i(text: str) -> str:
+    """Spell sympy's I, and the j of python's complex numbers, as i."""
+    if _PYTHON_COMPLEX.fullmatch(text):
+        return text.replace("j", "i")
+    return _SYMPY_I.sub("i", text)
 
 
 def _parsed(text: str, max_depth: int) -> Node | None:

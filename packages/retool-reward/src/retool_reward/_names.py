@@ -37,6 +37,27 @@ def named_value(node: Node) -> tuple[Node, Node] | None:
     return (right, left) if node.name == "=" and is_name(right) else None
 
 
+def named_tuple(node: Node, names: tuple[Node, ...] | None) -> Node | None:
+    """Return (1, 2) for the list y = 2, x = 1; None for a list of anything else.
+
+    Args:
+        node: The list.
+        names: The order of the names; without it that of the alphabet, or as listed where a name
+            is no Latin letter.
+    """
+    pairs = [named_value(part) for part in node.args]
+    values = {pair[0]: pair[1] for pair in pairs if pair is not None}
+    if node.kind is not Kind.LIST or len(values) != len(node.args):
+        return None
+    if names is None:
+        listed = tuple(values)
+        is_latin = all(name.kind is Kind.SYMBOL and len(name.name) == 1 for name in listed)
+        names = tuple(sorted(listed, key=lambda name: name.name)) if is_latin else listed
+    if set(names) != set(values):
+        return None
+    return Node(Kind.TUPLE, tuple(values[name] for name in names), "()")
+
+
 def is_name(node: Node) -> bool:
     """Whether a node only names a value: a letter, f(x), a length AB, a tuple of names."""
     match node.kind:

@@ -20,7 +20,10 @@ _SIGNS = {
     **dict.fromkeys("·⋅∙•∗", "\\cdot "),
     **dict.fromkeys("⁄∕÷", "/"),
     **dict.fromkeys("º°˚", "^\\circ "),
-    **dict.fromkeys("′ʹ", "'"),
+    **dict.fromkeys("′ʹ‘’‚‛", "'"),
+    **dict.fromkeys("“”„‟«»", '"'),
+    **dict.fromkeys(map(chr, range(0xFE00, 0xFE10)), ""),  # variation selectors
+    "\u20e3": "",  # keycap
     **dict.fromkeys("∅⌀", "\\emptyset "),
     "∞": "\\infty ",
     "≤": "\\le ",
@@ -34,6 +37,7 @@ _SIGNS = {
     "∪": "\\cup ",
     "∩": "\\cap ",
     "∖": "\\setminus ",
+    "∎": "\\blacksquare ",
     "∈": "\\in ",
     "±": "\\pm ",
     "∓": "\\mp ",
@@ -76,8 +80,10 @@ _SPACE_GROUPS = re.compile(
 )
 _LETTER_TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
 _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)$")
-_OTHER_GROUPS = re.compile(r"(?<![\w.])\d{1,3}(?:(?:\.\d{3}){2,}|(?:_\d{3})+)(?![\w.])")
-_COMMA_GROUPS = re.compile(r"(?<![\d.])(\d{1,3})((?:,\d{3})+)(?![\d]|,\d)")
+_OTHER_GROUPS = re.compile(r"(?<![\w.])\d{1,3}(?:(?:\.\d{3}){2,}|(?:_\d{3})+|(?:'\d{3})+)(?![\w.'])")
+_COMMA_GROUPS = re.compile(r"(?<![\d.])([1-9]\d{0,2})((?:,\d{3})+)(?![\d]|,\d)")
+_INDIAN_GROUPS = re.compile(r"[-+]?[1-9]\d?(?:,\d{2})+,\d{3}")
+_POINT_GROUPS = re.compile(r"([-+]?\d{1,3}(?:\.\d{3})+),(\d{1,2})")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d+)")
 _OPENED = re.compile(r"[(\[]|\\\{")
 _NOT_DIGIT = re.compile(r"\D")
@@ -85,6 +91,25 @@ _STYLE = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mb
 _LAYOUT = re.compile(r"\\(?:left|right|quad|qquad)\b|\\[,;:! ]|[{}~]")
 _LOOSE_SPACE = re.compile(r"(?<!\w)\s+|\s+(?!\w)")
 _SPACES = re.compile(r"\s+")
+_TEXT_STYLES = re.compile(r"\\(?:emph|textsf|texttt|textsc|textup|textmd)\b")
+_QUOTED = re.compile(r"(?:``|[\"'`])([^\"'`]+)(?:''|[\"'`])")
+# What may stand around an answer: 1) first = 5, 2) #5, 3) 5 with the mark of a proof's end.
+_AROUND = re.compile(r"^(?:\\?#|=)+\s*|\s*\\(?:blacksquare|qed)$")
+_BRACED_SIGN = re.compile(r"\{\s*(\\times|\\cdot|\\div|\\pm|[-+=<>])\s*\}")
+_LETTER_UNION = re.compile(r"(?<=[\])}])\s*[uU]\s*(?=\\left|\\\{|[\[(])")
+# {}_5C_2 and ^5C_2 of calculators and British books, and 5C2.
+_CHOSEN = re.compile(
+    r"(?<![\w)}\]])(?:\{\})?[_^]\{?(\w+)\}?\s*([CP])_\{?(\w+)\}?"
+    r"|(?<![\w.\\])(\d+) ?([CP]) ?(\d+)(?!\w)"
+)
+_DOTS = r"\s*(?:\.{3,}|\\[lc]?dots\b)"
+# 0.333... and 0.(3): at least three digits that repeat, or brackets around those that do.
+_REPEATING = re.compile(
+    rf"(?<![\d.])(\d*\.\d{{0,8}}?)"
+    rf"(?:(?=\d{{3}})(\d{{1,12}}?)\2{{1,40}}{_DOTS}|\((\d{{1,12}})\)(?![\d^!]))"
+)
+# ]0,1[ of European books: a bracket turned outwards is an open end.
+_OUTWARD = re.compile(r"([\[\]])([^\[\],;]*[^\[\],; ] ?[,;] ?[^\[\],; ][^\[\],;]*)([\[\]])")
 
 
 def normalise(text: str) -> str:
@@ -96,10 +121,42 @@ def normalise(text: str) -> str:
         if mark in text:
             text = text.replace(mark, " ")
     text = _without_tail(_SPACES.sub(" ", text).strip())
+    text = _without_tail(_AROUND.sub("", text))
+    if (quoted := _QUOTED.fullmatch(text)) is not None:
+        text = _without_tail(quoted[1])
+    text = _rewritten(text)
     text = _ORDINAL.sub("", _LETTER_TIMES.sub(r" \\times ", text))
     text = _OTHER_GROUPS.sub(lambda groups: _NOT_DIGIT.sub("", groups[0]), text)
     text = _LATEX_GROUPS.sub(_joined, text)
     return _SPACE_GROUPS.sub(_joined, text).strip()
+
+
+def _rewritten(text: str) -> str:
+    """Spell rarer notations in the common one; each is asked for by a character that it needs."""
+    if "\\" in text:
+        text = _BRACED_SIGN.sub(r"\1", _TEXT_STYLES.sub(r"\\text", text))
+    if "u" in text or "U" in text:
+        text = _LETTER_UNION.sub(r" \\cup ", text)
+    if "C" in text or "P" in text:
+        text = _CHOSEN.sub(_chosen, text)
+    if "+/-" in text:
+        text = text.replace("+/-", "\\pm ")
+    if "." in text:
+        text = _REPEATING.sub(lambda run: f"{run[1]}\\overline{{{run[2] or run[3]}}}", text)
+    opening, closing = text.find("["), text.find("]")
+    if (closing >= 0 and not 0 <= opening < closing) or text.rfind("[") > text.rfind("]"):
+        text = _OUTWARD.sub(_inward, text)
+    return text
+
+
+def _chosen(match: re.Match[str]) -> str:
+    n, letter, k = (match[group] or match[group + 3] for group in (1, 2, 3))
+    return f"{'nCr' if letter == 'C' else 'nPr'}({n},{k})"
+
+
+def _inward(interval: re.Match[str]) -> str:
+    low, high = interval[1].replace("]", "("), interval[3].replace("[", ")")
+    return low + interval[2] + high
 
 
 def _without_tail(text: str) -> str:
@@ -151,6 +208,10 @@ def readings(text: str, *, is_gold: bool) -> tuple[str, ...]:
     # A gold such as 0,1 is a list; one decimal place is too little to call it a number.
     if decimal is not None and (len(decimal[2]) >= 2 or not is_gold):
         found.append(f"{decimal[1]}.{decimal[2]}")
+    if not is_gold and (grouped := _POINT_GROUPS.fullmatch(text)) is not None:
+        found.append(f"{grouped[1].replace('.', '')}.{grouped[2]}")
+    if _INDIAN_GROUPS.fullmatch(text):
+        found.insert(0, text.replace(",", ""))
     return tuple(dict.fromkeys(found))
 
 
@@ -162,4 +223,4 @@ def as_text(text: str) -> str:
     """
     text = _STYLE.sub(" ", text)
     text = _LAYOUT.sub(" ", text)
-    return _LOOSE_SPACE.sub("", text).strip(" .,:;!?\"'`*").casefold()
+    return _LOOSE_SPACE.sub("", text).strip(" .,:;!\"'`*").casefold()

@@ -18,6 +18,8 @@ from ._vocabulary import (
 )
 
 _MAX_CACHED_CHARS = 256
+# Words that stand between two things.
+_JOINTS = frozenset({"and", "or", "mod", "choose"})
 
 
 def parse(text: str, *, max_depth: int = 48) -> Node:
@@ -56,8 +58,8 @@ class _Parser(Atoms):
         """Parse items with separators between them; a list of `and` or `or` alone says so."""
         items, joints = [self._item()], set[str]()
         while (joint := self._separator()) is not None:
-            if self.peek.kind == "end":
-                break
+            if self.peek.kind == "end" or self._is(")", "]"):
+                break  # (1, 2, ) as python may print it
             joints.add(joint)
             items.append(self._item())
         if len(items) == 1:
@@ -80,8 +82,6 @@ class _Parser(Atoms):
             if name not in RELATIONS or self.peek.kind not in ("op", "cmd"):
                 break
             self._next()
-            if name == "=" and self._take("="):
-                pass  # python's ==
             names.append(name)
             sides.append(self._side())
         self._leave()
@@ -111,7 +111,7 @@ class _Parser(Atoms):
 
     def _ratio(self) -> Node:
         first = self._sum()
-        if self._take(r"\choose"):
+        if self._take(r"\choose", "choose"):
             return Node(Kind.CALL, (first, self._sum()), "binom")
         if self._take(r"\over"):
             return Node(Kind.DIV, (first, self._sum()))
@@ -131,7 +131,11 @@ class _Parser(Atoms):
             if self._take("+"):
                 terms.append(self._term())
             elif self._take("-"):
-                terms.append(negative(self._term()))
+                term = self._term()
+                if terms[-1].kind is Kind.NUMBERS:
+                    terms[-1] = Node(Kind.DIFFERENCE, (terms[-1], term))
+                else:
+                    terms.append(negative(term))
             elif self._is(r"\pm", r"\mp"):
                 name = "+-" if self._next().text == r"\pm" else "-+"
                 left = terms[0] if len(terms) == 1 else Node(Kind.ADD, tuple(terms))
@@ -177,7 +181,7 @@ class _Parser(Atoms):
         if token.kind == "sym":
             return self._unit_ahead() is None
         if token.kind == "word":
-            return self._unit_ahead() is None and token.text not in ("and", "or", "mod")
+            return self._unit_ahead() is None and token.text not in _JOINTS
         if token.kind == "cmd":
             return (
                 token.text in FRACTIONS
@@ -243,7 +247,9 @@ class _Parser(Atoms):
             return None
         if token.kind == "word" and not is_known_unit(token.text) and len(token.text) <= 2:
             return None
-        if token.text in FUNCTIONS or token.text in BRACKETED or token.text in ("pi", "infty"):
+        if token.text in FUNCTIONS and (length > 1 or not is_known_unit(token.text)):
+            return None
+        if token.text in BRACKETED or token.text in ("pi", "infty"):
             return None
         unit = unit_of(" ".join(word for word in words if word != "/"))
         return None if unit is None else (unit, length)
@@ -352,7 +358,9 @@ class _Parser(Atoms):
 
     def _subscripted(self, node: Node) -> Node:
         if node.kind is Kind.NUMBER and not node.name:
-            return self._in_base(self._tokens[self._at - 2].text)
+            digits = self._tokens[self._at - 2]
+            bracketed = digits.text == ")" and self._at > 3  # (1010)_2
+            return self._in_base(self._tokens[self._at - 3].text if bracketed else digits.text)
         if self.peek.kind == "text":
             return Node(Kind.OPAQUE, (node, Node(Kind.TEXT, (), self._next().text)), "_")
         if self._is("{") and self._ahead(1).kind in ("text", "word"):
@@ -385,6 +393,9 @@ def _is_whole(node: Node, before: Token) -> bool:
 
 def _mixed(whole: Node, fraction: Node) -> Node | None:
     """Return whole + fraction for a proper fraction of whole numbers, else None."""
+    if fraction.kind is Kind.QUANTITY and fraction.name in ("%", "deg"):
+        mixed = _mixed(whole, fraction.args[0])
+        return None if mixed is None else Node(Kind.QUANTITY, (mixed,), fraction.name)
     if fraction.kind is not Kind.DIV:
         return None
     top, bottom = fraction.args

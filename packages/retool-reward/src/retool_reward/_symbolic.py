@@ -45,6 +45,37 @@ def same_symbolically(pred: Node, gold: Node) -> bool | None:
     return verdict
 
 
+def solve_inequality(relation: Node, variable: str) -> list[tuple[str, bool, str, bool]] | None:
+    """Return the pieces of the reals where an inequality holds; None if sympy cannot tell."""
+    sp: Any = importlib.import_module("sympy")
+    solvers: Any = importlib.import_module("sympy.solvers.inequalities")
+    unknown = sp.Symbol(variable, real=True)
+    try:
+        left, right = (_Converter(sp).convert(side) for side in relation.args)
+        sides = (side.subs(sp.Symbol(variable), unknown) for side in (left, right))
+        holds = sp.Rel(*sides, relation.name)
+        found = solvers.solve_univariate_inequality(holds, unknown, relational=False)
+    except (NotSymbolic, NotImplementedError):
+        return None
+    if found is sp.S.EmptySet:
+        return []
+    pieces = found.args if isinstance(found, sp.Union) else (found,)
+    if not all(isinstance(piece, sp.Interval | sp.FiniteSet) for piece in pieces):
+        return None
+    return [piece for part in pieces for piece in _ends(part, sp)]
+
+
+def _ends(piece: Any, sp: Any) -> list[tuple[str, bool, str, bool]]:
+    if isinstance(piece, sp.Interval):
+        low, high = (_decimal(end) for end in (piece.start, piece.end))
+        return [(low, not piece.left_open, high, not piece.right_open)]
+    return [(_decimal(point), True, _decimal(point), True) for point in piece]
+
+
+def _decimal(end: Any) -> str:
+    return str(end.evalf(50)).replace("oo", "inf")
+
+
 def _is_zero(difference: Any, sides: Any) -> bool | None:
     value = difference.evalf(_DIGITS)
     if not value.is_number or not value.is_finite:

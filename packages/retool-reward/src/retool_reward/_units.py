@@ -26,13 +26,13 @@ _LOGIC_WORDS = (
 )
 _LOGIC = frozenset(_LOGIC_WORDS.split())
 _MAX_UNIT_WORDS = 4
+_KNOWN = frozenset(_CANONICAL.values()) - {"unit"}
 
 
 def unit_of(words: str) -> str | None:
     """Return the canonical spelling of a unit, or None if the words cannot be one."""
-    parts = (
-        words.strip("() ").replace("/", " ").replace(".", " ").replace("-", " ").casefold().split()
-    )
+    plain = words.strip("() ").replace("/", " ").replace(".", " ").replace("-", " ").casefold()
+    parts = plain.replace("per cent", "percent").split()
     if not 1 <= len(parts) <= _MAX_UNIT_WORDS or any(part in _LOGIC for part in parts):
         return None
     if not all(part.isalpha() for part in parts):
@@ -46,7 +46,8 @@ def is_known_unit(word: str) -> bool:
 
 
 def contradict(a: str, b: str) -> bool:
-    """Whether two canonical units are both known and differ."""
-    known = set(_CANONICAL.values()) - {"unit"}
-    mine, theirs = a.split("^")[0], b.split("^")[0]
-    return mine in known and theirs in known and mine != theirs
+    """Whether two canonical units are both known and differ, in name or in a power of both."""
+    (mine, _, my_power), (theirs, _, their_power) = a.partition("^"), b.partition("^")
+    if mine == theirs:
+        return bool(my_power and their_power and my_power != their_power)
+    return (mine in _KNOWN and theirs in _KNOWN) or {mine, theirs} == {"degC", "degF"}
