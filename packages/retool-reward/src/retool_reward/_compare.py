@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ._exact import NotExact, rational
 from ._matrix import matrix_of
-from ._names import MEANINGFUL, exact_part, letters_total, named_tuple, named_value
+from ._names import MEANINGFUL, exact_part, letters_total, named_points, named_value
 from ._node import Kind, Node, minus, negative, number
 from ._normalise import as_text
 from ._realset import NeedsSolver, Solve, is_set_like, same_real_set
@@ -78,13 +78,13 @@ class _Comparison:
 
     def _named(self, pred: Node, gold: Node) -> "bool | _Next | None":
         mine, theirs = named_value(pred), named_value(gold)
-        for named, other in ((mine, gold), (theirs, pred)):
-            is_point = named is not None and named[0].kind is Kind.TUPLE
-            names = named[0].args if named is not None and is_point else None
-            if other.kind is Kind.LIST and (is_point or Kind.TUPLE in (pred.kind, gold.kind)):
-                point = named_tuple(other, names)
-                if point is not None:
-                    return self.same(point, gold) if other is pred else self.same(pred, point)
+        for side, named, other in ((pred, mine, gold), (gold, theirs, pred)):
+            is_named_point = named is not None and named[0].kind is Kind.TUPLE
+            if other.kind is not Kind.LIST or not (is_named_point or _are_points(side)):
+                continue
+            points = named_points(other, named[0].args if named and is_named_point else None)
+            if points is not None:
+                return self.same(points, gold) if other is pred else self.same(pred, points)
         if mine is not None and theirs is not None:
             if mine[0] == theirs[0]:
                 return self.same(mine[1], theirs[1])
@@ -196,7 +196,7 @@ class _Comparison:
             if (mine[0], theirs[0]) != (pred, gold):
                 return self.same(mine[0], theirs[0])
             return self._scalars(pred, gold)
-        if Kind.SET in (pred.kind, gold.kind):
+        if Kind.SET in (pred.kind, gold.kind) or (_are_points(pred) and _are_points(gold)):
             mine, theirs = self._distinct(mine), self._distinct(theirs)
         if len(mine) != len(theirs) or len(mine) > _MAX_ITEMS:
             return False
@@ -330,6 +330,12 @@ def _of_point(node: Node, other: Node) -> Node:
     if letter.name == "P" and [part.kind for part in coordinates.args] == [Kind.NUMBER] * 2:
         return Node(Kind.CALL, coordinates.args, "perm")
     return node
+
+
+def _are_points(node: Node) -> bool:
+    """Whether a node is a tuple or a list of tuples."""
+    parts = node.args if node.kind is Kind.LIST else (node,)
+    return all(part.kind is Kind.TUPLE for part in parts)
 
 
 def _points(node: Node) -> Node:

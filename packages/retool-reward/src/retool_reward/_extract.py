@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from ._own_text import BREAK
 from ._types import GradeConfig, Multiple
 
-_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?:\{|(?=[-+]?(?:[\d.]|\\[dt]?frac)))")
+_BOX = re.compile(r"\\(?:(?:begin)?boxed|fbox|framebox)\s*(?:\{|(?=[-+]?(?:[\d.]|\\[dt]?frac)))")
 _BRACE = re.compile(r"\\[\\{}]|[{}" + BREAK + "]")
 _BARE = re.compile(r"[-+]?(?:[\d.,/]*\d|\\[dt]?frac(?:\d|\{[^{}]*\}){2})")
 # Boxes that only these stand between are one answer in several boxes.
 _JOINT = re.compile(
-    r"(?:[^\S" + BREAK + r"]|\$|[,;]|and\b|or\b|\\(?:quad|qquad|[,;:! ])|\\text\s*\{\s*(?:and|or)?\s*,?\s*\})*"
+    r"(?:[^\S" + BREAK + r"]|\$|[,;]|and\b|or\b|\\(?:quad|qquad|[,;:! ()\[\]])"
+    r"|\\text\s*\{\s*(?:and|or)?\s*,?\s*\}|[A-Za-z](?:_\{?\w\}?)?\s*=)*"
 )
 _TAGGED = re.compile(r"<answer>((?:(?!</?answer>)[^" + BREAK + r"])*)</answer>", re.IGNORECASE)
 _LEAD = r"(?:(?:so|thus|hence|therefore|then)\b,?[ \t]+)?(?:(?:the|my|our)[ \t]+)?"
 _LABEL = re.compile(
     r"(?:^|(?<=[.!?:\n]))[ \t#>*_]*" + _LEAD + r"(?:(?:final|correct)[ \t]+)*"
     r"(?:answer|(?<=correct )(?:option|choice))[ \t*_]*"
-    r"(?:(?::|=|is\b:?)[ \t*_]*|(?=\n))",
+    r"(?:(?::|=|is\b:?)[ \t*_]*|(?=\n|\$|\\[(\[]))",
     re.IGNORECASE | re.MULTILINE,
 )
 # What a label may be followed by: displayed mathematics, or the rest of the line.
@@ -26,8 +27,13 @@ _DISPLAYED = re.compile(r"(?:\\\[|\$\$)[^" + BREAK + r"]*?(?:\\\]|\$\$)")
 _DELIMITED = re.compile(r"(?:\\[(\[]|\$\$?)((?:(?!\\[()\[\]])[^$])*)(?:\\[)\]]|\$\$?)")
 # Where a line's answer ends and a remark starts, if that takes nothing of the answer back.
 _REMARK = re.compile(
-    r"(?<=[\d})\]$*])(?:\. (?!(?:Or|But|No|Not|Also|Wait|Maybe|Perhaps)\b)(?:[A-Z][a-z]|I\b)"
+    r"(?<=[\d})\]$*\"])(?:\. (?!(?:Or|But|No|Not|Also|Wait|Maybe|Perhaps)\b)(?:[A-Z][a-z]|I\b)"
     r"|,? (?:because|since|as)\b)"
+)
+# `Answer: The largest n is 34` says 34, if nothing in it takes that back.
+_SENTENCE = re.compile(
+    r"(?:The|Its?|Their|This)\b(?:(?! (?:or|not|no|if|is|are|equals)\b)[^.?!\n])*"
+    r" (?:is|are|equals) (\$[^$]+\$|\S*\d\S*)"
 )
 # What only an answer has, and no remark.
 _TERSE = re.compile(r"[\d=^+\\(]")
@@ -188,6 +194,8 @@ def _after_label(text: str, at: int) -> str | None:
     if value.endswith(".") and not value[:-1].endswith("."):
         value = value[:-1]
     value = value.strip("*_ \t\r")
+    sentence = _SENTENCE.fullmatch(value)
+    value = value if sentence is None else sentence[1]
     delimited = _DELIMITED.fullmatch(value)
     return (value if delimited is None else delimited[1].strip()) or None
 

@@ -73,7 +73,7 @@ _ROOT = re.compile(r"([√∛∜])\s*(\d+(?:\.\d+)?|[A-Za-z]|)")
 _ROOTS = {"√": "\\sqrt", "∛": "\\sqrt[3]", "∜": "\\sqrt[4]"}
 
 # One reading of a group of digits: 1,234,567 with comma, \, \! {,} space or ~ between.
-_GAP = r"(?:\{,\}|,\s*\\!|,?\s*\\[,;:! ]|,?~|\\thinspace\s*)"
+_GAP = r"(?:\s?\{ ?, ?\}|,\s*\\!|,?\s*\\[,;:! ]|,?~|\\thinspace\s*)"
 _LATEX_GROUPS = re.compile(rf"(?<![\d.])(\d{{1,3}})((?:{_GAP}\s*\d{{3}})+)(?!\d)")
 _SPACE_GROUPS = re.compile(
     r"(?<![\d.,^_/)}])(\d{1,3})((?: \d{3})+)(?![\d/]| \d+(?!\d*/)|\s*\\[dt]?frac)"
@@ -95,6 +95,11 @@ _TEXT_STYLES = re.compile(r"\\(?:emph|textsf|texttt|textsc|textup|textmd)\b")
 _QUOTED = re.compile(r"(?:``|[\"'`])([^\"'`]+)(?:''|[\"'`])")
 # What may stand around an answer: 1) first = 5, 2) #5, 3) 5 with the mark of a proof's end.
 _AROUND = re.compile(r"^(?:\\?#|=)+\s*|\s*\\(?:blacksquare|qed)$")
+# \\frac of escaped strings (a row break is never followed by these), and \quadx.
+_DOUBLED = re.compile(
+    r"(?<!\\)\\(?=\\(?:[dt]?frac|sqrt|left|right|text|pi|infty|cup|[lg]eq?|pm|times|cdot)(?![A-Za-z]))"
+)
+_GLUED_QUAD = re.compile(r"(\\q?quad)(?=[A-Za-z])")
 _BRACED_SIGN = re.compile(r"\{\s*(\\times|\\cdot|\\div|\\pm|[-+=<>])\s*\}")
 _LETTER_UNION = re.compile(r"(?<=[\])}])\s*[uU]\s*(?=\\left|\\\{|[\[(])")
 # {}_5C_2 and ^5C_2 of calculators and British books, and 5C2.
@@ -134,6 +139,7 @@ def normalise(text: str) -> str:
 def _rewritten(text: str) -> str:
     """Spell rarer notations in the common one; each is asked for by a character that it needs."""
     if "\\" in text:
+        text = _GLUED_QUAD.sub(r"\1 ", _DOUBLED.sub("", text))
         text = _BRACED_SIGN.sub(r"\1", _TEXT_STYLES.sub(r"\\text", text))
     if "u" in text or "U" in text:
         text = _LETTER_UNION.sub(r" \\cup ", text)

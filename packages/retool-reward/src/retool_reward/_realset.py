@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._exact import NotExact
+from ._names import is_name
 from ._node import Kind, Node
 from ._numeric import Evaluator, TooBig, Undefined, decimal, symbols
 from ._scalar import linear_root
@@ -90,9 +91,12 @@ def _variable(node: Node) -> str | None:
     match node.kind:
         case Kind.RELATION if node.name == "in":
             return node.args[0].name
-        case Kind.RELATION | Kind.CHAIN | Kind.LIST:
-            names = symbols(node)
+        case Kind.RELATION:
+            names = frozenset[str]().union(*(symbols(_as_letter(side)) for side in node.args))
             return next(iter(names)) if len(names) == 1 else None
+        case Kind.CHAIN | Kind.LIST:
+            variables = {_variable(part) for part in node.args}
+            return variables.pop() if len(variables) == 1 else None
         case _:
             return None
 
@@ -145,7 +149,7 @@ def _pieces(node: Node, solve: Solve | None) -> list[_Piece]:
             return _meet(whole, _complement(without))
         case Kind.RELATION:
             return _of_relation(node, solve)
-        case Kind.CHAIN | Kind.LIST if len(symbols(node)) > 1:
+        case Kind.CHAIN | Kind.LIST if _variable(node) is None and symbols(node):
             raise NotExact("several variables")
         case Kind.CHAIN:
             return _met(list(parts))
@@ -167,9 +171,10 @@ def _is_pair(node: Node) -> bool:
 
 
 def _of_relation(node: Node, solve: Solve | None) -> list[_Piece]:
-    left, right = node.args
     if node.name == "in":
-        return _pieces(right, solve)
+        return _pieces(node.args[1], solve)
+    left, right = sides = tuple(_as_letter(side) for side in node.args)
+    node = Node(node.kind, sides, node.name)
     names = symbols(node)
     if len(names) != 1 or node.name not in _FLIPPED:
         raise NotExact("not one variable")
@@ -190,6 +195,13 @@ def _of_relation(node: Node, solve: Solve | None) -> list[_Piece]:
             return _complement([_Piece(root, True, root, True)])
         case _:
             return [_Piece(root, True, root, True)]
+
+
+def _as_letter(side: Node) -> Node:
+    """Read f(x) as one unknown, as in 0 < f(x) < 1."""
+    if side.kind is Kind.OPAQUE and is_name(side):
+        return Node(Kind.SYMBOL, (), repr(side))
+    return side
 
 
 def _of_curve(node: Node, variable: str, solve: Solve | None) -> list[_Piece]:
