@@ -90,6 +90,11 @@ class Atoms(Reader, ABC):
             # \frac12 is 1/2: leave the rest of the digits where they are
             self._tokens[self._at] = Token("num", token.text[1:], False)
             return number(int(token.text[0]))
+        if token.kind == "word" and token.text not in FUNCTIONS:
+            # \binom nk: the first letter
+            rest = token.text[1:]
+            self._tokens[self._at] = Token("sym" if len(rest) == 1 else "word", rest, False)
+            return symbol(token.text[0])
         if token.kind == "num" or token.kind == "sym":
             self._next()
             return literal(token.text) if token.kind == "num" else symbol(token.text)
@@ -224,12 +229,18 @@ class Atoms(Reader, ABC):
         if self._take("-"):
             return negative(self._bare_argument())
         node = self._factor(None)
-        while self._starts_factor() and not self._starts_call():
+        while self._starts_factor() and not self._starts_call() and not self._is_differential():
             node = self._juxtaposed(node)
         if self._is("/") and self._ahead(1).kind == "num" and node.kind is Kind.SYMBOL:
             self._next()  # sin pi/6
             node = Node(Kind.DIV, (node, self._factor(None)))
         return node
+
+    def _is_differential(self) -> bool:
+        """Whether the dx of an integral comes next."""
+        token, after = self.peek, self._ahead(1)
+        is_dx = token.kind == "word" and len(token.text) == 2 and token.text[0] == "d"
+        return self._integrals > 0 and (is_dx or (token.text == "d" and after.kind == "sym"))
 
     def _starts_call(self) -> bool:
         return self.peek.text.lstrip("\\") in FUNCTIONS or self._is("(", "[")
@@ -312,10 +323,12 @@ class Atoms(Reader, ABC):
 
     def _integrand(self) -> Node:
         """Parse terms up to the one that ends in dx."""
+        self._integrals += 1
         terms = [self._term()]
         while differential_of(terms[-1]) is None and self._is("+", "-"):
             minus = self._next().text == "-"
             terms.append(negative(self._term()) if minus else self._term())
+        self._integrals -= 1
         return terms[0] if len(terms) == 1 else Node(Kind.ADD, tuple(terms))
 
     def _limit(self) -> Node:
@@ -404,9 +417,14 @@ class Atoms(Reader, ABC):
         self._next()
         self._environment_end(name)
         rows = [row for row in rows if row]
+        cells = [cell for row in rows for cell in row]
+        if len(cells) == len(rows) and all(cell.kind is Kind.RELATION for cell in cells):
+            return Node(Kind.LIST, tuple(cells))  # a system's solution: x = 1 over y = 2
+        if name == "cases":
+            return Node(Kind.OPAQUE, tuple(cells), name)
         if not rows or len({len(row) for row in rows}) != 1:
             raise ParseError("a matrix needs rows of one length")
-        node = Node(Kind.MATRIX, tuple(cell for row in rows for cell in row), str(len(rows)))
+        node = Node(Kind.MATRIX, tuple(cells), str(len(rows)))
         return Node(Kind.OPAQUE, (node,), "det") if name == "vmatrix" else node
 
     def _environment(self) -> str:

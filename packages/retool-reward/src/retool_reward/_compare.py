@@ -114,9 +114,9 @@ class _Comparison:
             return None
         if verdict is not None:
             return verdict
-        if pred.kind is gold.kind and len(pred.args) == len(gold.args):
+        if pred.kind is gold.kind and pred.kind in (Kind.UNION, Kind.INTERSECTION, Kind.LIST):
             return self._one_to_one(_flat(pred), _flat(gold))
-        return _NEXT if _is_relation(pred) and _is_relation(gold) else False
+        return _NEXT if pred.kind is gold.kind or _is_relation(pred) and _is_relation(gold) else False
 
     def _relations(self, pred: Node, gold: Node) -> "bool | _Next | None":
         if not _is_relation(pred) and not _is_relation(gold):

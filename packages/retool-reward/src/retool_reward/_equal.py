@@ -8,6 +8,7 @@ from ._lex import ParseError, TooDeep
 from ._node import Node
 from ._normalise import as_text, normalise, readings
 from ._parse import parse
+from ._units import says_logic
 
 _STYLED = re.compile(r"\\(?:text|textbf|mathrm|mathbf|textrm|mbox)\s*\{([^{}]*)\}")
 _LETTER = re.compile(r"\(\s*([A-Ja-j])\s*\)\.?|([A-J])[.):]?")
@@ -29,10 +30,12 @@ _LETTER_DIGITS = re.compile(
 _PYTHON_DIGITS = re.compile(r"0(?:x[\da-f]+|b[01]+|o[0-7]+)", re.IGNORECASE)
 _BASE_IN_WORDS = re.compile(r"(\w+)\s*\(?\s*(?:in )?base[ -]?(\w+)\s*\)?", re.IGNORECASE)
 _CLOCK = re.compile(r"(\d{1,2}:\d\d)\s*([ap])\.? ?m\.?", re.IGNORECASE)
-_PYTHON_COMPLEX = re.compile(r"\(?[-+]?[\d.]+[-+][\d.]+j\)?")
+_PYTHON_COMPLEX = re.compile(r"\(?[-+]?[\d.]+ ?[-+] ?[\d.]+j\)?")
 _SYMPY_I = re.compile(r"(?<![A-Za-z\\])I(?![A-Za-z])")
 _CHOICES = re.compile(r"\(?[A-J]\)?(?:\s*(?:,\s*and\b|,|;|&|\band\b|\s)\s*\(?[A-J]\)?)+")
 _COMPACT_CHOICES = re.compile("[A-J]{2,6}")
+# \mathbb{E}[X] = 5: what cannot be read before an equals sign, without digits, is a name.
+_STRANGE_NAME = re.compile(r"([^\d,;<>=]{1,40})=([^<>=]+)")
 # Words that are mathematics.
 _ALIASES = {
     "all real numbers": r"\mathbb{R}",
@@ -49,6 +52,7 @@ _ALIASES = {
 _MAX_PHRASE_CHARS = 40
 _PROSE_WORDS = 5
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_WORD_JOINT = re.compile(r",?\s*\band\b\s*|\s*[,;&]\s*")
 _WORDS = re.compile(r"[^\W\d_]{2,}")
 
 
@@ -103,17 +107,15 @@ def compare_texts(
             theirs = gold_choice[1]  # the gold is `(C) 42` and the answer may be 42
     elif pred_choice is not None and pred_choice[1]:
         mine = pred_choice[1]  # and the other way round
-    golds = [_parsed(reading, max_depth) for reading in readings(theirs, is_gold=True)]
-    if not any(golds):
+    golds = _read(theirs, max_depth, is_gold=True)
+    if not golds:
         return _compare_words(mine, theirs)
-    preds = [_parsed(reading, max_depth) for reading in readings(mine, is_gold=False)]
-    if not any(preds):
+    preds = _read(mine, max_depth, is_gold=False)
+    if not preds:
         return Verdict(_same_words(mine, theirs), "text")
     verdict: bool | None = False
     for their in golds:
         for my in preds:
-            if my is None or their is None:
-                continue
             one = same(my, their, decimal_places=decimal_places, symbolic=symbolic)
             if one:
                 return Verdict(True, "value")
@@ -131,9 +133,7 @@ def compare_texts(
 
 def can_read(gold: str, *, max_depth: int) -> bool:
     """Whether a gold parses in one of its readings."""
-    return any(
-        _parsed(reading, max_depth) is not None for reading in readings(_plain(gold), is_gold=True)
-    )
+    return bool(_read(_plain(gold), max_depth, is_gold=True))
 
 
 def readable(text: str) -> str:
@@ -180,6 +180,16 @@ def _with_i(text: str) -> str:
     return _SYMPY_I.sub("i", text)
 
 
+def _read(text: str, max_depth: int, *, is_gold: bool) -> list[Node]:
+    """Return the trees of a text's readings; of its right side if its left is a strange name."""
+    named = _STRANGE_NAME.fullmatch(text)
+    for spelling in (text, named[2] if named and not says_logic(as_text(named[1])) else None):
+        found = [_parsed(reading, max_depth) for reading in readings(spelling or "", is_gold=is_gold)]
+        if any(found):
+            return [tree for tree in found if tree is not None]
+    return []
+
+
 def _parsed(text: str, max_depth: int) -> Node | None:
     try:
         return parse(text, max_depth=max_depth)
@@ -215,7 +225,10 @@ def _is_wordy(pred: str, gold: str) -> bool:
 
 def _same_words(pred: str, gold: str) -> bool:
     mine, theirs = as_text(pred), as_text(gold)
-    return bool(mine) and mine == theirs
+    if mine == theirs:
+        return bool(mine)
+    lists = [sorted(_WORD_JOINT.split(text)) for text in (mine, theirs)]
+    return len(lists[0]) > 1 and lists[0] == lists[1] and not any(map(str.isdigit, mine))
 
 
 def _compare_words(pred: str, gold: str) -> Verdict:

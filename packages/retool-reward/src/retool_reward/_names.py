@@ -75,10 +75,18 @@ def is_name(node: Node) -> bool:
             return node.name not in MEANINGFUL
         case Kind.TUPLE | Kind.RATIO | Kind.DIV:
             return all(is_name(part) for part in node.args)
-        case Kind.MUL:  # a length AB, a probability P(A), an angle ABC
-            return all(_is_capital(part) for part in factors_of(node))
+        case Kind.MUL:  # a length AB, a probability P(A), an angle ABC, its measure, a dx
+            factors = factors_of(node)
+            names = [factor.name for factor in factors]
+            if len(factors) == 2 and names[0] == "d" and factors[1].kind is Kind.SYMBOL:
+                return True
+            if names[:2] == ["m", "angle"]:
+                factors = factors[1:]
+            return all(_is_capital(part) for part in factors)
         case Kind.CALL if node.name == "abs":
             return node.args[0].kind is Kind.MUL and is_name(node.args[0])
+        case Kind.CALL if node.name == "det":
+            return is_name(node.args[0])
         case _:
             return False
 

@@ -64,6 +64,7 @@ _SIGNS = {
     "¥": "\\$",
     "％": "%",
     "、": ",",
+    "。": ".",
 }
 _TABLE = str.maketrans({**_GREEK, **_SIGNS})
 _SUPERS = re.compile(f"[{''.join(_SUPER)}]+")
@@ -89,12 +90,13 @@ _OPENED = re.compile(r"[(\[]|\\\{")
 _NOT_DIGIT = re.compile(r"\D")
 _STYLE = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|operatorname)\b")
 _LAYOUT = re.compile(r"\\(?:left|right|quad|qquad)\b|\\[,;:! ]|[{}~]")
-_LOOSE_SPACE = re.compile(r"(?<!\w)\s+|\s+(?!\w)")
+_LOOSE_SPACE = re.compile(r"(?<![\w.])\s+|\s+(?!\w)")
+_ARTICLE = re.compile(r"(?:an?|the) (?=[a-z]{3})")
 _SPACES = re.compile(r"\s+")
 _TEXT_STYLES = re.compile(r"\\(?:emph|textsf|texttt|textsc|textup|textmd)\b")
 _QUOTED = re.compile(r"(?:``|[\"'`])([^\"'`]+)(?:''|[\"'`])")
 # What may stand around an answer: 1) first = 5, 2) #5, 3) 5 with the mark of a proof's end.
-_AROUND = re.compile(r"^(?:\\?#|=)+\s*|\s*\\(?:blacksquare|qed)$")
+_AROUND = re.compile(r"^(?:\\?#|=|\\therefore\b)+\s*|\s*\\(?:blacksquare|qed)$")
 # \\frac of escaped strings (a row break is never followed by these), and \quadx.
 _DOUBLED = re.compile(
     r"(?<!\\)\\(?=\\(?:[dt]?frac|sqrt|left|right|text|pi|infty|cup|[lg]eq?|pm|times|cdot)(?![A-Za-z]))"
@@ -145,8 +147,7 @@ def _rewritten(text: str) -> str:
         text = _LETTER_UNION.sub(r" \\cup ", text)
     if "C" in text or "P" in text:
         text = _CHOSEN.sub(_chosen, text)
-    if "+/-" in text:
-        text = text.replace("+/-", "\\pm ")
+    text = text.replace("+/-", "\\pm ").replace(":=", "=")
     if "." in text:
         text = _REPEATING.sub(lambda run: f"{run[1]}\\overline{{{run[2] or run[3]}}}", text)
     opening, closing = text.find("["), text.find("]")
@@ -208,14 +209,15 @@ def readings(text: str, *, is_gold: bool) -> tuple[str, ...]:
     if "," not in text:
         return (text,)
     found = [text]
-    if _COMMA_GROUPS.search(text) and (", " in text or not _OPENED.search(text)):
-        found.insert(0, _COMMA_GROUPS.sub(_joined, text))
+    grouped = _COMMA_GROUPS.sub(_joined, text)
+    if grouped != text and (", " in text or not _OPENED.search(text)):
+        found.insert(0, grouped)
     decimal = _DECIMAL_COMMA.fullmatch(text)
     # A gold such as 0,1 is a list; one decimal place is too little to call it a number.
-    if decimal is not None and (len(decimal[2]) >= 2 or not is_gold):
+    if decimal is not None and grouped == text and (len(decimal[2]) >= 2 or not is_gold):
         found.append(f"{decimal[1]}.{decimal[2]}")
-    if not is_gold and (grouped := _POINT_GROUPS.fullmatch(text)) is not None:
-        found.append(f"{grouped[1].replace('.', '')}.{grouped[2]}")
+    if not is_gold and (points := _POINT_GROUPS.fullmatch(text)) is not None:
+        found.append(f"{points[1].replace('.', '')}.{points[2]}")
     if _INDIAN_GROUPS.fullmatch(text):
         found.insert(0, text.replace(",", ""))
     return tuple(dict.fromkeys(found))
@@ -229,4 +231,6 @@ def as_text(text: str) -> str:
     """
     text = _STYLE.sub(" ", text)
     text = _LAYOUT.sub(" ", text)
-    return _LOOSE_SPACE.sub("", text).strip(" .,:;!\"'`*").casefold()
+    text = _LOOSE_SPACE.sub("", text).strip(" .,:;!\"'`*").casefold()
+    article = _ARTICLE.match(text)
+    return text if article is None else text[article.end() :]

@@ -5,7 +5,7 @@ from functools import lru_cache
 from ._atoms import Atoms, literal
 from ._lex import ParseError, Token, lex
 from ._node import Kind, Node, negative, number
-from ._units import is_known_unit, unit_of
+from ._units import SCALES, is_known_unit, unit_of
 from ._vocabulary import (
     BIG,
     BINOMIALS,
@@ -159,6 +159,8 @@ class _Parser(Atoms):
                 left = Node(Kind.DIV, (left, self._signed_factor()))
             elif self._take(r"\bmod", r"\mod", "mod"):
                 left = Node(Kind.CALL, (left, self._signed_factor()), "mod")
+            elif (scale := self._scale()) is not None:
+                left = Node(Kind.MUL, (left, number(scale)))
             elif self._starts_factor():
                 left = self._juxtaposed(left)
             else:
@@ -224,6 +226,17 @@ class _Parser(Atoms):
 
     # --- units ---
 
+    def _scale(self) -> int | None:
+        """Take the million of 5 million, or of 5 \\text{ million dollars}."""
+        token = self.peek
+        word, _, rest = token.text.partition(" ")
+        scale = SCALES.get(word.casefold()) if token.kind in ("word", "text") else None
+        if scale is not None and rest:
+            self._tokens[self._at] = Token("text", rest, spaced=True)
+        elif scale is not None:
+            self._next()
+        return scale
+
     def _unit_ahead(self) -> tuple[str, int] | None:
         """Return the unit that starts here and how many tokens it takes, if one does."""
         token = self.peek
@@ -269,8 +282,8 @@ class _Parser(Atoms):
         if self._is("%"):
             self._next()
             return Node(Kind.QUANTITY, (left,), "%")
-        if left.kind is Kind.TEXT:
-            return None
+        if left.kind is Kind.TEXT or self._tokens[self._at - 1].kind == "word":
+            return None  # a word has no unit: odd numbers
         found = self._unit_ahead()
         if found is None:
             return None
@@ -298,7 +311,7 @@ class _Parser(Atoms):
         while True:
             if self._is("^", "**"):
                 self._next()
-                if self._degree_mark():
+                if self._degree_mark(after_number=node.kind is Kind.NUMBER):
                     scale = "deg"
                     if self.peek.kind == "sym" and self.peek.text in ("C", "F"):
                         scale += self._next().text
@@ -329,10 +342,12 @@ class _Parser(Atoms):
             return Node(Kind.CALL, (base.args[1], exponent), name)
         return Node(Kind.POW, (base, exponent))
 
-    def _degree_mark(self) -> bool:
-        if self._take(r"\circ", r"\degree"):
+    def _degree_mark(self, *, after_number: bool) -> bool:
+        marks = (r"\circ", r"\degree", *("o" if after_number else ""))  # some write 90^o
+        if self.peek.text in marks:
+            self._next()
             return True
-        if self._is("{") and self._ahead(1).text in (r"\circ", r"\degree"):
+        if self._is("{") and self._ahead(1).text in marks and self._ahead(2).text == "}":
             self._at += 2
             self._expect("}")
             return True
@@ -363,9 +378,11 @@ class _Parser(Atoms):
             return self._in_base(self._tokens[self._at - 3].text if bracketed else digits.text)
         if self.peek.kind == "text":
             return Node(Kind.OPAQUE, (node, Node(Kind.TEXT, (), self._next().text)), "_")
-        if self._is("{") and self._ahead(1).kind in ("text", "word"):
+        if self._is("{") and (
+            self._ahead(1).kind in ("text", "word") or self._ahead(1).text in (r"\max", r"\min")
+        ):
             self._next()
-            name = self._next().text
+            name = self._next().text.lstrip("\\")
             self._expect("}")
             return Node(Kind.OPAQUE, (node, Node(Kind.TEXT, (), name)), "_")
         subscript = self._subscript()

@@ -12,7 +12,7 @@ _GREEK_LETTERS = (
     r" \omega \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Upsilon \Phi \Psi \Omega \ell \hbar"
     r" \angle \triangle \square \star \nabla \aleph"
 )
-_MATRIX_ENVIRONMENTS = "matrix pmatrix bmatrix Bmatrix vmatrix smallmatrix array"
+_MATRIX_ENVIRONMENTS = "matrix pmatrix bmatrix Bmatrix vmatrix smallmatrix array cases"
 
 FUNCTIONS = MappingProxyType(
     {
