@@ -116,7 +116,8 @@ class _Comparison:
             return verdict
         if pred.kind is gold.kind and pred.kind in (Kind.UNION, Kind.INTERSECTION, Kind.LIST):
             return self._one_to_one(_flat(pred), _flat(gold))
-        return _NEXT if pred.kind is gold.kind or _is_relation(pred) and _is_relation(gold) else False
+        both_relations = _is_relation(pred) and _is_relation(gold)
+        return _NEXT if pred.kind is gold.kind or both_relations else False
 
     def _relations(self, pred: Node, gold: Node) -> "bool | _Next | None":
         if not _is_relation(pred) and not _is_relation(gold):
@@ -184,7 +185,8 @@ class _Comparison:
             return self._ratios(pred, gold)
         if pred.kind is gold.kind is Kind.TUPLE:
             # (a, b) and [a, b] are different intervals; longer ones are vectors in either style
-            if len(pred.args) == 2 and pred.name != gold.name:
+            is_interval = len(pred.args) == 2 or not {pred.name, gold.name} <= {"()", "[]"}
+            if is_interval and pred.name != gold.name:
                 return False
             return self._all(pred.args, gold.args)
         if Kind.TUPLE in (pred.kind, gold.kind):

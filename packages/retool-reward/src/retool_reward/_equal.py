@@ -184,7 +184,9 @@ def _read(text: str, max_depth: int, *, is_gold: bool) -> list[Node]:
     """Return the trees of a text's readings; of its right side if its left is a strange name."""
     named = _STRANGE_NAME.fullmatch(text)
     for spelling in (text, named[2] if named and not says_logic(as_text(named[1])) else None):
-        found = [_parsed(reading, max_depth) for reading in readings(spelling or "", is_gold=is_gold)]
+        found = [
+            _parsed(reading, max_depth) for reading in readings(spelling or "", is_gold=is_gold)
+        ]
         if any(found):
             return [tree for tree in found if tree is not None]
     return []

@@ -81,7 +81,9 @@ _SPACE_GROUPS = re.compile(
 )
 _LETTER_TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
 _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)$")
-_OTHER_GROUPS = re.compile(r"(?<![\w.])\d{1,3}(?:(?:\.\d{3}){2,}|(?:_\d{3})+|(?:'\d{3})+)(?![\w.'])")
+_OTHER_GROUPS = re.compile(
+    r"(?<![\w.])\d{1,3}(?:(?:\.\d{3}){2,}|(?:_\d{3})+|(?:'\d{3})+)(?![\w.'])"
+)
 _COMMA_GROUPS = re.compile(r"(?<![\d.])([1-9]\d{0,2})((?:,\d{3})+)(?![\d]|,\d)")
 _INDIAN_GROUPS = re.compile(r"[-+]?[1-9]\d?(?:,\d{2})+,\d{3}")
 _POINT_GROUPS = re.compile(r"([-+]?\d{1,3}(?:\.\d{3})+),(\d{1,2})")

@@ -30,8 +30,12 @@ _LOGIC = frozenset(_LOGIC_WORDS.split())
 # Words that multiply the number before them.
 SCALES = MappingProxyType(
     {
-        **{"dozen": 12, "hundred": 100, "thousand": 10**3},
-        **{"million": 10**6, "billion": 10**9, "trillion": 10**12},
+        "dozen": 12,
+        "hundred": 100,
+        "thousand": 10**3,
+        "million": 10**6,
+        "billion": 10**9,
+        "trillion": 10**12,
     }
 )
 _SPEEDS = {"mi h": "mph", "km h": "kmh"}
@@ -43,7 +47,9 @@ def unit_of(words: str) -> str | None:
     """Return the canonical spelling of a unit, or None if the words cannot be one."""
     plain = words.strip("() ").replace("/", " ").replace(".", " ").replace("-", " ").casefold()
     parts = plain.replace("per cent", "percent").split()
-    if not 1 <= len(parts) <= _MAX_UNIT_WORDS or any(part in _LOGIC or part in SCALES for part in parts):
+    if not 1 <= len(parts) <= _MAX_UNIT_WORDS or any(
+        part in _LOGIC or part in SCALES for part in parts
+    ):
         return None
     if not all(part.isalpha() for part in parts):
         return None

@@ -4,7 +4,8 @@ from types import MappingProxyType
 
 _TRIGONOMETRIC = "sin cos tan cot sec csc"
 _ELEMENTARY = (
-    _TRIGONOMETRIC + " cis sinh cosh tanh exp ln log lg abs floor ceil factorial sgn gcd lcm max min"
+    _TRIGONOMETRIC
+    + " cis sinh cosh tanh exp ln log lg abs floor ceil factorial sgn gcd lcm max min"
 )
 _GREEK_LETTERS = (
     r"\alpha \beta \gamma \delta \epsilon \varepsilon \zeta \eta \theta \vartheta \iota \kappa"
