@@ -1,21 +1,19 @@
-"""Parse the atoms of a formula: numbers, letters, functions, fractions, brackets, matrices."""
+"""Parse the atoms of a formula: numbers, letters, functions, fractions, sums and integrals."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from fractions import Fraction
 
+from ._brackets import Brackets
 from ._lex import ParseError, Token
 from ._node import MINUS_ONE, ONE, Kind, Node, differential_of, negative, number
-from ._reader import Reader
 from ._vocabulary import (
     BASES,
     BIG,
     BINOMIALS,
     BRACKETED,
-    CLOSING,
     FRACTIONS,
     FUNCTIONS,
     GREEK,
-    MATRICES,
     ROUND,
     SEVERAL,
     UNKNOWN_FUNCTIONS,
@@ -25,15 +23,8 @@ _MAX_DECIMAL_EXPONENT = 10**12
 _MAX_LITERAL_CHARS = 4_000
 
 
-class Atoms(Reader, ABC):
+class Atoms(Brackets):
     """The part of the parser below powers; what stands around an atom is the subclass's matter."""
-
-    @abstractmethod
-    def answer(self) -> Node:
-        """Parse items with separators between them."""
-
-    @abstractmethod
-    def _item(self) -> Node: ...
 
     @abstractmethod
     def _sum(self) -> Node: ...
@@ -72,14 +63,6 @@ class Atoms(Reader, ABC):
             return number(int(digits, base))
         except ValueError as error:
             raise ParseError(f"{digits!r} is no number in base {base}") from error
-
-    def _group(self) -> Node:
-        self._expect("{")
-        if self._take("}"):
-            raise ParseError("empty group")
-        node = self.answer()
-        self._expect("}")
-        return node
 
     def _argument(self) -> Node:
         """Parse a LaTeX argument: a group, or a single digit, letter or command."""
@@ -197,12 +180,6 @@ class Atoms(Reader, ABC):
                 return Node(Kind.CALL, arguments, "perm")
             case _:
                 return Node(Kind.CALL, arguments, "binom")
-
-    def _call_arguments(self) -> tuple[Node, ...]:
-        self._expect("(")
-        inside = self.answer()
-        self._expect(")")
-        return inside.args if inside.kind is Kind.LIST else (inside,)
 
     def _function(self, name: str) -> Node:
         """Parse what follows a function's name: a subscript, a power, then its argument."""
@@ -362,80 +339,6 @@ class Atoms(Reader, ABC):
             self._next()
             return Node(Kind.ELLIPSIS)
         raise ParseError(f"unexpected {token.text!r}")
-
-    def _enclosed(self, opening: str) -> Node:
-        if opening == r"\{":
-            return self._set()
-        closings = CLOSING[opening]
-        bars, self._bars = self._bars, 0
-        in_set, self._in_set = self._in_set, False
-        if self._is(*closings):
-            raise ParseError("empty brackets")
-        inside = self.answer()
-        closing = self._expect(*closings).text
-        self._bars, self._in_set = bars, in_set
-        items = inside.args if inside.kind is Kind.LIST else (inside,)
-        if len(items) == 1:
-            if opening + closing not in ("()", "[]"):
-                raise ParseError(f"unbalanced {opening} {closing}")
-            return inside
-        if opening == r"\langle":
-            return Node(Kind.TUPLE, items, "()")
-        return Node(Kind.TUPLE, items, opening + closing)
-
-    def _set(self) -> Node:
-        """Parse a set's members, or for { x | x > 2 } the condition that makes it."""
-        if self._take(r"\}"):
-            return Node(Kind.SET)
-        bars, self._bars = self._bars, 0
-        in_set, self._in_set = self._in_set, True
-        inside = self.answer()
-        self._in_set = False
-        if self._take("|", ":"):
-            inside = self.answer()
-            self._expect(r"\}")
-            self._bars, self._in_set = bars, in_set
-            return inside
-        self._expect(r"\}")
-        self._bars, self._in_set = bars, in_set
-        return Node(Kind.SET, inside.args if inside.kind is Kind.LIST else (inside,))
-
-    def _matrix(self) -> Node:
-        name = self._environment()
-        if name == "array" and self._take("{"):
-            while not self._take("}"):
-                if self._next().kind == "end":
-                    raise ParseError("unterminated array")
-        if name not in MATRICES:
-            raise ParseError(f"unknown environment {name!r}")
-        rows: list[list[Node]] = [[]]
-        while not self._is(r"\end"):
-            if self._take("\\\\"):
-                rows.append([])
-            elif not self._take("&"):
-                rows[-1].append(self._item())
-        self._next()
-        self._environment_end(name)
-        rows = [row for row in rows if row]
-        cells = [cell for row in rows for cell in row]
-        if len(cells) == len(rows) and all(cell.kind is Kind.RELATION for cell in cells):
-            return Node(Kind.LIST, tuple(cells))  # a system's solution: x = 1 over y = 2
-        if name == "cases":
-            return Node(Kind.OPAQUE, tuple(cells), name)
-        if not rows or len({len(row) for row in rows}) != 1:
-            raise ParseError("a matrix needs rows of one length")
-        node = Node(Kind.MATRIX, tuple(cells), str(len(rows)))
-        return Node(Kind.OPAQUE, (node,), "det") if name == "vmatrix" else node
-
-    def _environment(self) -> str:
-        self._expect("{")
-        name = self._next().text
-        self._expect("}")
-        return name
-
-    def _environment_end(self, name: str) -> None:
-        if self._environment() != name:
-            raise ParseError(f"environment {name!r} is closed by another")
 
 
 def literal(text: str) -> Node:

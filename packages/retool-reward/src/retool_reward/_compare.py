@@ -6,8 +6,16 @@ from dataclasses import dataclass
 from ._exact import NotExact, rational
 from ._matrix import matrix_of
 from ._names import MEANINGFUL, exact_part, letters_total, named_points, named_value
-from ._node import Kind, Node, minus, negative, number
+from ._node import Kind, Node, minus, number
 from ._normalise import as_text
+from ._notation import (
+    are_points,
+    both_points,
+    has_plain_log,
+    items_of,
+    of_point,
+    with_decimal_logs,
+)
 from ._realset import NeedsSolver, Solve, is_set_like, same_real_set
 from ._scalar import proportional, same_scalar
 from ._units import contradict
@@ -65,7 +73,7 @@ class _Comparison:
         if pred == gold:
             return True
         pred, gold = exact_part(pred), exact_part(gold)
-        pred, gold = _of_point(pred, gold), _of_point(gold, pred)
+        pred, gold = of_point(pred, gold), of_point(gold, pred)
         if Kind.TEXT in (pred.kind, gold.kind):
             return pred.kind is gold.kind and as_text(pred.name) == as_text(gold.name)
         for rule in (self._named, self._sets, self._relations, self._quantities):
@@ -80,7 +88,7 @@ class _Comparison:
         mine, theirs = named_value(pred), named_value(gold)
         for side, named, other in ((pred, mine, gold), (gold, theirs, pred)):
             is_named_point = named is not None and named[0].kind is Kind.TUPLE
-            if other.kind is not Kind.LIST or not (is_named_point or _are_points(side)):
+            if other.kind is not Kind.LIST or not (is_named_point or are_points(side)):
                 continue
             points = named_points(other, named[0].args if named and is_named_point else None)
             if points is not None:
@@ -176,9 +184,9 @@ class _Comparison:
 
     def _collections(self, pred: Node, gold: Node) -> bool | None:
         if gold.kind in (Kind.LIST, Kind.SET):
-            pred = _points(pred)
+            pred = both_points(pred)
         if pred.kind in (Kind.LIST, Kind.SET):
-            gold = _points(gold)
+            gold = both_points(gold)
         if Kind.MATRIX in (_deep_kind(pred), _deep_kind(gold)):
             return self._matrices(pred, gold)
         if pred.kind is Kind.RATIO or gold.kind is Kind.RATIO:
@@ -193,12 +201,12 @@ class _Comparison:
             if Kind.LIST not in (pred.kind, gold.kind):
                 return False
             return self._all(pred.args, gold.args)
-        mine, theirs = _items(pred), _items(gold)
+        mine, theirs = items_of(pred), items_of(gold)
         if len(mine) == len(theirs) == 1:
             if (mine[0], theirs[0]) != (pred, gold):
                 return self.same(mine[0], theirs[0])
             return self._scalars(pred, gold)
-        if Kind.SET in (pred.kind, gold.kind) or (_are_points(pred) and _are_points(gold)):
+        if Kind.SET in (pred.kind, gold.kind) or (are_points(pred) and are_points(gold)):
             mine, theirs = self._distinct(mine), self._distinct(theirs)
         if len(mine) != len(theirs) or len(mine) > _MAX_ITEMS:
             return False
@@ -210,8 +218,8 @@ class _Comparison:
         if pred.kind in _NOT_SCALAR or gold.kind in _NOT_SCALAR:
             return False
         verdict = same_scalar(pred, gold, decimal_places=self._places)
-        if verdict is False and _has_plain_log(pred) != _has_plain_log(gold):
-            decimal = _with_decimal_logs(pred), _with_decimal_logs(gold)
+        if verdict is False and has_plain_log(pred) != has_plain_log(gold):
+            decimal = with_decimal_logs(pred), with_decimal_logs(gold)
             verdict = same_scalar(*decimal, decimal_places=self._places)
         doubtful = verdict is None or (
             verdict is False and (_has_meaningful(pred) or _has_meaningful(gold))
@@ -318,35 +326,6 @@ def _is_strict(names: set[str]) -> bool:
     return any(name == "%" or name.startswith("mod ") for name in names)
 
 
-def _of_point(node: Node, other: Node) -> Node:
-    """Read A(1, 2) as the point, and C(5, 2) as the binomial where no point is asked for."""
-    if node.kind is not Kind.MUL or len(node.args) != 2 or node.args[1].kind is not Kind.TUPLE:
-        return node
-    letter, coordinates = node.args
-    if letter.kind is not Kind.SYMBOL or not letter.name.isupper():
-        return node
-    if other.kind in (Kind.TUPLE, Kind.LIST):
-        return coordinates
-    if letter.name == "C" and len(coordinates.args) == 2:
-        return Node(Kind.CALL, coordinates.args, "binom")
-    if letter.name == "P" and [part.kind for part in coordinates.args] == [Kind.NUMBER] * 2:
-        return Node(Kind.CALL, coordinates.args, "perm")
-    return node
-
-
-def _are_points(node: Node) -> bool:
-    """Whether a node is a tuple or a list of tuples."""
-    parts = node.args if node.kind is Kind.LIST else (node,)
-    return all(part.kind is Kind.TUPLE for part in parts)
-
-
-def _points(node: Node) -> Node:
-    """Read (+-1, 2) as the two points; with more signs it may be two or four."""
-    if node.kind is not Kind.TUPLE or _num_plus_minus(node) != 1:
-        return node
-    return Node(Kind.LIST, (_with_sign(node, upper=True), _with_sign(node, upper=False)))
-
-
 def _is_relation(node: Node) -> bool:
     return node.kind in (Kind.RELATION, Kind.CHAIN)
 
@@ -383,50 +362,3 @@ def _flat(node: Node) -> list[Node]:
     return [
         leaf for part in node.args for leaf in (_flat(part) if part.kind is node.kind else [part])
     ]
-
-
-def _items(node: Node) -> list[Node]:
-    """Return the values that a list, a set or a plus-minus stands for."""
-    if node.kind in (Kind.LIST, Kind.SET):
-        return [item for part in node.args for item in _items_of_member(part)]
-    return _items_of_member(node)
-
-
-def _items_of_member(node: Node) -> list[Node]:
-    named = named_value(node)
-    if named is not None and _has_plus_minus(named[1]):
-        node = named[1]
-    if not _has_plus_minus(node) or node.kind in (Kind.TUPLE, Kind.RELATION):
-        return [node]
-    signs = [_with_sign(node, upper=True), _with_sign(node, upper=False)]
-    return signs if signs[0] != signs[1] else signs[:1]
-
-
-def _has_plus_minus(node: Node) -> bool:
-    return node.kind is Kind.PLUS_MINUS or any(_has_plus_minus(part) for part in node.args)
-
-
-def _num_plus_minus(node: Node) -> int:
-    return (node.kind is Kind.PLUS_MINUS) + sum(_num_plus_minus(part) for part in node.args)
-
-
-def _has_plain_log(node: Node) -> bool:
-    is_one = node.kind is Kind.CALL and node.name == "log" and len(node.args) == 1
-    return is_one or any(_has_plain_log(part) for part in node.args)
-
-
-def _with_decimal_logs(node: Node) -> Node:
-    """Read a log without a base as the one to base ten, as school books do."""
-    args = tuple(_with_decimal_logs(part) for part in node.args)
-    name = "lg" if node.kind is Kind.CALL and node.name == "log" and len(args) == 1 else node.name
-    return Node(node.kind, args, name, node.value)
-
-
-def _with_sign(node: Node, *, upper: bool) -> Node:
-    """Read every +- as its upper or its lower sign; -+ as the other."""
-    args = tuple(_with_sign(part, upper=upper) for part in node.args)
-    if node.kind is not Kind.PLUS_MINUS:
-        return Node(node.kind, args, node.name, node.value)
-    first, second = args
-    plus = upper == (node.name == "+-")
-    return Node(Kind.ADD, (first, second if plus else negative(second)))
