@@ -18,7 +18,7 @@ from retool_reward._grade import close_shared_pools, shared_pool
 from retool_reward._pool import GraderError, Pool, Worker
 
 # Needs sympy, and takes it for ever.
-ENDLESS = r"\int_0^1 e^{e^{x\sin x}} \sin(\cos(x^{x})) \ln(1+x) \, dx"
+ENDLESS = r"\sum_{k=1}^{\infty} \frac{\sin(k^2)}{k^3 + \cos k}"
 NEEDS_SYMPY = r"\sum_{k=1}^{\infty} 2^{-k}"
 DEEP = r"\frac{1}{" * 300 + "2" + "}" * 300
 FEW = GradeConfig(symbolic_time_s=0.3)

@@ -1,21 +1,19 @@
-"""Parse the atoms of a formula: numbers, letters, functions, fractions, brackets, matrices."""
+"""Parse the atoms of a formula: numbers, letters, functions, fractions, sums and integrals."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from fractions import Fraction
 
+from ._brackets import Brackets
 from ._lex import ParseError, Token
 from ._node import MINUS_ONE, ONE, Kind, Node, differential_of, negative, number
-from ._reader import Reader
 from ._vocabulary import (
     BASES,
     BIG,
     BINOMIALS,
     BRACKETED,
-    CLOSING,
     FRACTIONS,
     FUNCTIONS,
     GREEK,
-    MATRICES,
     ROUND,
     SEVERAL,
     UNKNOWN_FUNCTIONS,
@@ -25,15 +23,8 @@ _MAX_DECIMAL_EXPONENT = 10**12
 _MAX_LITERAL_CHARS = 4_000
 
 
-class Atoms(Reader, ABC):
+class Atoms(Brackets):
     """The part of the parser below powers; what stands around an atom is the subclass's matter."""
-
-    @abstractmethod
-    def answer(self) -> Node:
-        """Parse items with separators between them."""
-
-    @abstractmethod
-    def _item(self) -> Node: ...
 
     @abstractmethod
     def _sum(self) -> Node: ...
@@ -73,14 +64,6 @@ class Atoms(Reader, ABC):
         except ValueError as error:
             raise ParseError(f"{digits!r} is no number in base {base}") from error
 
-    def _group(self) -> Node:
-        self._expect("{")
-        if self._take("}"):
-            raise ParseError("empty group")
-        node = self.answer()
-        self._expect("}")
-        return node
-
     def _argument(self) -> Node:
         """Parse a LaTeX argument: a group, or a single digit, letter or command."""
         if self._is("{"):
@@ -90,6 +73,11 @@ class Atoms(Reader, ABC):
             # \frac12 is 1/2: leave the rest of the digits where they are
             self._tokens[self._at] = Token("num", token.text[1:], False)
             return number(int(token.text[0]))
+        if token.kind == "word" and token.text not in FUNCTIONS:
+            # \binom nk: the first letter
+            rest = token.text[1:]
+            self._tokens[self._at] = Token("sym" if len(rest) == 1 else "word", rest, False)
+            return symbol(token.text[0])
         if token.kind == "num" or token.kind == "sym":
             self._next()
             return literal(token.text) if token.kind == "num" else symbol(token.text)
@@ -103,8 +91,10 @@ class Atoms(Reader, ABC):
                 return self._number(token.text)
             case "sym":
                 self._next()
-                if token.text in UNKNOWN_FUNCTIONS and self._is("("):
-                    return Node(Kind.OPAQUE, self._call_arguments(), token.text)
+                if token.text in UNKNOWN_FUNCTIONS:
+                    mark = self._function_mark()
+                    if self._is("("):
+                        return Node(Kind.OPAQUE, self._call_arguments(), token.text + mark)
                 return symbol(token.text)
             case "word":
                 return self._word()
@@ -119,6 +109,18 @@ class Atoms(Reader, ABC):
                 return self._operator(left)
             case _:
                 raise ParseError("the answer ends too early")
+
+    def _function_mark(self) -> str:
+        """Take the marks of f'(x) and f^{-1}(x), if a call follows them."""
+        primes = 0
+        while self._ahead(primes).text == "'":
+            primes += 1
+        inverse = [self._ahead(distance).text for distance in range(5)] == list("^{-1}")
+        length = 5 if inverse else primes
+        if not length or self._ahead(length).text != "(":
+            return ""
+        self._at += length
+        return "^-1" if inverse else "'" * primes
 
     def _number(self, text: str) -> Node:
         if self._is(r"\overline", r"\dot", r"\bar") and "." in text:
@@ -170,16 +172,14 @@ class Atoms(Reader, ABC):
                 return Node(Kind.POW, (arguments[0], number(root)))
             case "Eq":
                 return Node(Kind.RELATION, arguments, "=")
-            case "Rational":
+            case "Rational" | "Fraction":
                 return Node(Kind.DIV, arguments)
+            case "Matrix":
+                return arguments[0]
+            case "perm" | "nPr":
+                return Node(Kind.CALL, arguments, "perm")
             case _:
                 return Node(Kind.CALL, arguments, "binom")
-
-    def _call_arguments(self) -> tuple[Node, ...]:
-        self._expect("(")
-        inside = self.answer()
-        self._expect(")")
-        return inside.args if inside.kind is Kind.LIST else (inside,)
 
     def _function(self, name: str) -> Node:
         """Parse what follows a function's name: a subscript, a power, then its argument."""
@@ -206,12 +206,18 @@ class Atoms(Reader, ABC):
         if self._take("-"):
             return negative(self._bare_argument())
         node = self._factor(None)
-        while self._starts_factor() and not self._starts_call():
+        while self._starts_factor() and not self._starts_call() and not self._is_differential():
             node = self._juxtaposed(node)
         if self._is("/") and self._ahead(1).kind == "num" and node.kind is Kind.SYMBOL:
             self._next()  # sin pi/6
             node = Node(Kind.DIV, (node, self._factor(None)))
         return node
+
+    def _is_differential(self) -> bool:
+        """Whether the dx of an integral comes next."""
+        token, after = self.peek, self._ahead(1)
+        is_dx = token.kind == "word" and len(token.text) == 2 and token.text[0] == "d"
+        return self._integrals > 0 and (is_dx or (token.text == "d" and after.kind == "sym"))
 
     def _starts_call(self) -> bool:
         return self.peek.text.lstrip("\\") in FUNCTIONS or self._is("(", "[")
@@ -258,18 +264,29 @@ class Atoms(Reader, ABC):
             case r"\begin":
                 return self._matrix()
             case r"\mathbb":
-                self._expect("{")
-                letter = self._next().text
-                self._expect("}")
-                if letter not in tuple("RZNQC"):
-                    raise ParseError(f"unknown set {letter!r}")
-                return Node(Kind.NUMBERS, (), letter)
+                return self._numbers()
             case r"\top" | r"\intercal":
                 return Node(Kind.SYMBOL, (), "T")
             case r"\imath":
                 return Node(Kind.SYMBOL, (), "i")
             case _:
                 raise ParseError(f"unknown command {name!r}")
+
+    def _numbers(self) -> Node:
+        """Parse the {R} of a set of numbers, and its sign: R^+."""
+        braced = self._take("{")
+        letter = self._next().text
+        if braced:
+            self._expect("}")
+        if letter not in tuple("RZNQC"):
+            raise ParseError(f"unknown set {letter!r}")
+        if self._is("^", "_"):
+            distance = 2 if self._ahead(1).text == "{" else 1
+            sign = self._ahead(distance).text
+            if sign in ("+", "-"):
+                self._at += 2 * distance
+                return Node(Kind.NUMBERS, (), letter + sign)
+        return Node(Kind.NUMBERS, (), letter)
 
     def _big(self, name: str) -> Node:
         """Parse a sum, product, integral or limit; its parts are kept, not its meaning."""
@@ -283,10 +300,12 @@ class Atoms(Reader, ABC):
 
     def _integrand(self) -> Node:
         """Parse terms up to the one that ends in dx."""
+        self._integrals += 1
         terms = [self._term()]
         while differential_of(terms[-1]) is None and self._is("+", "-"):
             minus = self._next().text == "-"
             terms.append(negative(self._term()) if minus else self._term())
+        self._integrals -= 1
         return terms[0] if len(terms) == 1 else Node(Kind.ADD, tuple(terms))
 
     def _limit(self) -> Node:
@@ -320,75 +339,6 @@ class Atoms(Reader, ABC):
             self._next()
             return Node(Kind.ELLIPSIS)
         raise ParseError(f"unexpected {token.text!r}")
-
-    def _enclosed(self, opening: str) -> Node:
-        if opening == r"\{":
-            return self._set()
-        closings = CLOSING[opening]
-        bars, self._bars = self._bars, 0
-        in_set, self._in_set = self._in_set, False
-        if self._is(*closings):
-            raise ParseError("empty brackets")
-        inside = self.answer()
-        closing = self._expect(*closings).text
-        self._bars, self._in_set = bars, in_set
-        items = inside.args if inside.kind is Kind.LIST else (inside,)
-        if len(items) == 1:
-            if opening + closing not in ("()", "[]"):
-                raise ParseError(f"unbalanced {opening} {closing}")
-            return inside
-        if opening == r"\langle":
-            return Node(Kind.TUPLE, items, "()")
-        return Node(Kind.TUPLE, items, opening + closing)
-
-    def _set(self) -> Node:
-        """Parse a set's members, or for { x | x > 2 } the condition that makes it."""
-        if self._take(r"\}"):
-            return Node(Kind.SET)
-        bars, self._bars = self._bars, 0
-        in_set, self._in_set = self._in_set, True
-        inside = self.answer()
-        self._in_set = False
-        if self._take("|", ":"):
-            inside = self.answer()
-            self._expect(r"\}")
-            self._bars, self._in_set = bars, in_set
-            return inside
-        self._expect(r"\}")
-        self._bars, self._in_set = bars, in_set
-        return Node(Kind.SET, inside.args if inside.kind is Kind.LIST else (inside,))
-
-    def _matrix(self) -> Node:
-        name = self._environment()
-        if name == "array" and self._take("{"):
-            while not self._take("}"):
-                if self._next().kind == "end":
-                    raise ParseError("unterminated array")
-        if name not in MATRICES:
-            raise ParseError(f"unknown environment {name!r}")
-        rows: list[list[Node]] = [[]]
-        while not self._is(r"\end"):
-            if self._take("\\\\"):
-                rows.append([])
-            elif not self._take("&"):
-                rows[-1].append(self._item())
-        self._next()
-        self._environment_end(name)
-        rows = [row for row in rows if row]
-        if not rows or len({len(row) for row in rows}) != 1:
-            raise ParseError("a matrix needs rows of one length")
-        node = Node(Kind.MATRIX, tuple(cell for row in rows for cell in row), str(len(rows)))
-        return Node(Kind.OPAQUE, (node,), "det") if name == "vmatrix" else node
-
-    def _environment(self) -> str:
-        self._expect("{")
-        name = self._next().text
-        self._expect("}")
-        return name
-
-    def _environment_end(self, name: str) -> None:
-        if self._environment() != name:
-            raise ParseError(f"environment {name!r} is closed by another")
 
 
 def literal(text: str) -> Node:

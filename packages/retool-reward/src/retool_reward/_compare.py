@@ -1,13 +1,22 @@
 """Compare two parsed answers by their shape: names, units, lists, tuples, sets, relations."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from ._exact import NotExact, rational
 from ._matrix import matrix_of
-from ._names import MEANINGFUL, exact_part, letters_total, named_value
-from ._node import Kind, Node, minus, negative, number
+from ._names import MEANINGFUL, exact_part, letters_total, named_points, named_value
+from ._node import Kind, Node, minus, number
 from ._normalise import as_text
-from ._realset import is_set_like, same_real_set
+from ._notation import (
+    are_points,
+    both_points,
+    has_plain_log,
+    items_of,
+    of_point,
+    with_decimal_logs,
+)
+from ._realset import NeedsSolver, Solve, is_set_like, same_real_set
 from ._scalar import proportional, same_scalar
 from ._units import contradict
 
@@ -16,12 +25,21 @@ _STRICT = {"<": True, ">": True, "<=": False, ">=": False}
 _INEQUALITIES = frozenset(_STRICT)
 
 
+@dataclass(frozen=True, slots=True)
+class Symbolic:
+    """What a worker asks of sympy."""
+
+    same: Callable[[Node, Node], bool | None]
+    """Whether two scalars are equal; None: it cannot tell."""
+    solve: Solve
+
+
 def same(
     pred: Node,
     gold: Node,
     *,
     decimal_places: int,
-    symbolic: Callable[[Node, Node], bool | None] | None = None,
+    symbolic: Symbolic | None = None,
 ) -> bool | None:
     """Whether an answer says what the gold says; None if that cannot be told.
 
@@ -31,7 +49,8 @@ def same(
         pred: The answer's tree.
         gold: The gold's tree.
         decimal_places: See `GradeConfig.decimal_places`.
-        symbolic: Asked where the numeric probe does not know what a term means.
+        symbolic: Asked where the numeric probe does not know what a term means, and to solve
+            inequalities.
     """
     verdict = _Comparison(decimal_places, symbolic).same(pred, gold)
     if verdict is False and symbolic is None and (_has_meaningful(pred) or _has_meaningful(gold)):
@@ -46,9 +65,7 @@ def _has_meaningful(node: Node) -> bool:
 
 
 class _Comparison:
-    def __init__(
-        self, decimal_places: int, symbolic: Callable[[Node, Node], bool | None] | None
-    ) -> None:
+    def __init__(self, decimal_places: int, symbolic: Symbolic | None) -> None:
         self._places = decimal_places
         self._symbolic = symbolic
 
@@ -56,7 +73,7 @@ class _Comparison:
         if pred == gold:
             return True
         pred, gold = exact_part(pred), exact_part(gold)
-        pred, gold = _of_point(pred, gold), _of_point(gold, pred)
+        pred, gold = of_point(pred, gold), of_point(gold, pred)
         if Kind.TEXT in (pred.kind, gold.kind):
             return pred.kind is gold.kind and as_text(pred.name) == as_text(gold.name)
         for rule in (self._named, self._sets, self._relations, self._quantities):
@@ -69,6 +86,13 @@ class _Comparison:
 
     def _named(self, pred: Node, gold: Node) -> "bool | _Next | None":
         mine, theirs = named_value(pred), named_value(gold)
+        for side, named, other in ((pred, mine, gold), (gold, theirs, pred)):
+            is_named_point = named is not None and named[0].kind is Kind.TUPLE
+            if other.kind is not Kind.LIST or not (is_named_point or are_points(side)):
+                continue
+            points = named_points(other, named[0].args if named and is_named_point else None)
+            if points is not None:
+                return self.same(points, gold) if other is pred else self.same(pred, points)
         if mine is not None and theirs is not None:
             if mine[0] == theirs[0]:
                 return self.same(mine[1], theirs[1])
@@ -92,12 +116,16 @@ class _Comparison:
             verdict = self._relations(pred, gold)
             if verdict is True:
                 return True
-        verdict = same_real_set(pred, gold)
+        try:
+            verdict = same_real_set(pred, gold, self._symbolic and self._symbolic.solve)
+        except NeedsSolver:
+            return None
         if verdict is not None:
             return verdict
-        if pred.kind is gold.kind and len(pred.args) == len(gold.args):
+        if pred.kind is gold.kind and pred.kind in (Kind.UNION, Kind.INTERSECTION, Kind.LIST):
             return self._one_to_one(_flat(pred), _flat(gold))
-        return _NEXT if _is_relation(pred) and _is_relation(gold) else False
+        both_relations = _is_relation(pred) and _is_relation(gold)
+        return _NEXT if pred.kind is gold.kind or both_relations else False
 
     def _relations(self, pred: Node, gold: Node) -> "bool | _Next | None":
         if not _is_relation(pred) and not _is_relation(gold):
@@ -155,25 +183,30 @@ class _Comparison:
     # --- lists, tuples, matrices, scalars ---
 
     def _collections(self, pred: Node, gold: Node) -> bool | None:
+        if gold.kind in (Kind.LIST, Kind.SET):
+            pred = both_points(pred)
+        if pred.kind in (Kind.LIST, Kind.SET):
+            gold = both_points(gold)
         if Kind.MATRIX in (_deep_kind(pred), _deep_kind(gold)):
             return self._matrices(pred, gold)
         if pred.kind is Kind.RATIO or gold.kind is Kind.RATIO:
             return self._ratios(pred, gold)
         if pred.kind is gold.kind is Kind.TUPLE:
             # (a, b) and [a, b] are different intervals; longer ones are vectors in either style
-            if len(pred.args) == 2 and pred.name != gold.name:
+            is_interval = len(pred.args) == 2 or not {pred.name, gold.name} <= {"()", "[]"}
+            if is_interval and pred.name != gold.name:
                 return False
             return self._all(pred.args, gold.args)
         if Kind.TUPLE in (pred.kind, gold.kind):
             if Kind.LIST not in (pred.kind, gold.kind):
                 return False
             return self._all(pred.args, gold.args)
-        mine, theirs = _items(pred), _items(gold)
+        mine, theirs = items_of(pred), items_of(gold)
         if len(mine) == len(theirs) == 1:
             if (mine[0], theirs[0]) != (pred, gold):
                 return self.same(mine[0], theirs[0])
             return self._scalars(pred, gold)
-        if Kind.SET in (pred.kind, gold.kind):
+        if Kind.SET in (pred.kind, gold.kind) or (are_points(pred) and are_points(gold)):
             mine, theirs = self._distinct(mine), self._distinct(theirs)
         if len(mine) != len(theirs) or len(mine) > _MAX_ITEMS:
             return False
@@ -185,24 +218,33 @@ class _Comparison:
         if pred.kind in _NOT_SCALAR or gold.kind in _NOT_SCALAR:
             return False
         verdict = same_scalar(pred, gold, decimal_places=self._places)
+        if verdict is False and has_plain_log(pred) != has_plain_log(gold):
+            decimal = with_decimal_logs(pred), with_decimal_logs(gold)
+            verdict = same_scalar(*decimal, decimal_places=self._places)
         doubtful = verdict is None or (
             verdict is False and (_has_meaningful(pred) or _has_meaningful(gold))
         )
         if doubtful and self._symbolic is not None:
-            return self._symbolic(pred, gold)
+            return self._symbolic.same(pred, gold)
         return None if doubtful else verdict
 
     def _ratios(self, pred: Node, gold: Node) -> bool | None:
+        for ratio, other in ((pred, gold), (gold, pred)):
+            if other.kind is Kind.DIV and len(ratio.args) == 2:
+                quotient = Node(Kind.DIV, ratio.args)
+                return self.same(quotient, gold) if other is gold else self.same(pred, quotient)
         if pred.kind is not gold.kind or len(pred.args) != len(gold.args):
             return False
         exactly = self._all(pred.args, gold.args)
-        if exactly is not False or len(pred.args) != 2:
+        if exactly is not False:
             return exactly
         try:
-            a, b, c, d = (rational(part) for part in (*pred.args, *gold.args))
+            mine, theirs = ([rational(part) for part in side.args] for side in (pred, gold))
         except NotExact:
             return False
-        return bool(a and b and c and d) and a * d == b * c
+        return all(mine + theirs) and all(
+            a * theirs[0] == b * mine[0] for a, b in zip(mine, theirs, strict=True)
+        )
 
     def _matrices(self, pred: Node, gold: Node) -> bool | None:
         mine, theirs = matrix_of(pred), matrix_of(gold)
@@ -284,20 +326,6 @@ def _is_strict(names: set[str]) -> bool:
     return any(name == "%" or name.startswith("mod ") for name in names)
 
 
-def _of_point(node: Node, other: Node) -> Node:
-    """Read A(1, 2) as the point, and C(5, 2) as the binomial where no point is asked for."""
-    if node.kind is not Kind.MUL or len(node.args) != 2 or node.args[1].kind is not Kind.TUPLE:
-        return node
-    letter, coordinates = node.args
-    if letter.kind is not Kind.SYMBOL or not letter.name.isupper():
-        return node
-    if other.kind in (Kind.TUPLE, Kind.LIST):
-        return coordinates
-    if letter.name == "C" and len(coordinates.args) == 2:
-        return Node(Kind.CALL, coordinates.args, "binom")
-    return node
-
-
 def _is_relation(node: Node) -> bool:
     return node.kind in (Kind.RELATION, Kind.CHAIN)
 
@@ -334,34 +362,3 @@ def _flat(node: Node) -> list[Node]:
     return [
         leaf for part in node.args for leaf in (_flat(part) if part.kind is node.kind else [part])
     ]
-
-
-def _items(node: Node) -> list[Node]:
-    """Return the values that a list, a set or a plus-minus stands for."""
-    if node.kind in (Kind.LIST, Kind.SET):
-        return [item for part in node.args for item in _items_of_member(part)]
-    return _items_of_member(node)
-
-
-def _items_of_member(node: Node) -> list[Node]:
-    named = named_value(node)
-    if named is not None and _has_plus_minus(named[1]):
-        node = named[1]
-    if not _has_plus_minus(node) or node.kind in (Kind.TUPLE, Kind.RELATION):
-        return [node]
-    signs = [_with_sign(node, upper=True), _with_sign(node, upper=False)]
-    return signs if signs[0] != signs[1] else signs[:1]
-
-
-def _has_plus_minus(node: Node) -> bool:
-    return node.kind is Kind.PLUS_MINUS or any(_has_plus_minus(part) for part in node.args)
-
-
-def _with_sign(node: Node, *, upper: bool) -> Node:
-    """Read every +- as its upper or its lower sign; -+ as the other."""
-    args = tuple(_with_sign(part, upper=upper) for part in node.args)
-    if node.kind is not Kind.PLUS_MINUS:
-        return Node(node.kind, args, node.name, node.value)
-    first, second = args
-    plus = upper == (node.name == "+-")
-    return Node(Kind.ADD, (first, second if plus else negative(second)))

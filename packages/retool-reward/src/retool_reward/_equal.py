@@ -1,14 +1,14 @@
 """Decide whether two normalised texts say the same: by spelling, by tree, never by eval."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from ._compare import same
+from ._compare import Symbolic, same
 from ._lex import ParseError, TooDeep
 from ._node import Node
 from ._normalise import as_text, normalise, readings
 from ._parse import parse
+from ._units import says_logic
 
 _STYLED = re.compile(r"\\(?:text|textbf|mathrm|mathbf|textrm|mbox)\s*\{([^{}]*)\}")
 _LETTER = re.compile(r"\(\s*([A-Ja-j])\s*\)\.?|([A-J])[.):]?")
@@ -23,10 +23,19 @@ _PREFIX = re.compile(
     r"\s*\}?\s*",
     re.IGNORECASE,
 )
-_LETTER_DIGITS = re.compile(r"([\dA-Z]*[A-Z][\dA-Z]*)_\{?(1[1-9]|2\d|3[0-6])\}?")
+# Digits that need letters: 1F_{16}, 0x1F, and any base in words: 1F base 16, 1F (base 16).
+_LETTER_DIGITS = re.compile(
+    r"((?=\d*[A-Z])[\dA-Z]+|(?=\d+[a-z])[\da-z]+)_\{?(1[1-9]|2\d|3[0-6])\}?"
+)
+_PYTHON_DIGITS = re.compile(r"0(?:x[\da-f]+|b[01]+|o[0-7]+)", re.IGNORECASE)
+_BASE_IN_WORDS = re.compile(r"(\w+)\s*\(?\s*(?:in )?base[ -]?(\w+)\s*\)?", re.IGNORECASE)
+_CLOCK = re.compile(r"(\d{1,2}:\d\d)\s*([ap])\.? ?m\.?", re.IGNORECASE)
+_PYTHON_COMPLEX = re.compile(r"\(?[-+]?[\d.]+ ?[-+] ?[\d.]+j\)?")
 _SYMPY_I = re.compile(r"(?<![A-Za-z\\])I(?![A-Za-z])")
 _CHOICES = re.compile(r"\(?[A-J]\)?(?:\s*(?:,\s*and\b|,|;|&|\band\b|\s)\s*\(?[A-J]\)?)+")
 _COMPACT_CHOICES = re.compile("[A-J]{2,6}")
+# \mathbb{E}[X] = 5: what cannot be read before an equals sign, without digits, is a name.
+_STRANGE_NAME = re.compile(r"([^\d,;<>=]{1,40})=([^<>=]+)")
 # Words that are mathematics.
 _ALIASES = {
     "all real numbers": r"\mathbb{R}",
@@ -35,10 +44,15 @@ _ALIASES = {
     "empty set": r"\emptyset",
     "no solution": r"\emptyset",
     "no solutions": r"\emptyset",
+    "no real solution": r"\emptyset",
+    "no real solutions": r"\emptyset",
+    "does not exist": r"\text{DNE}",
+    "dne": r"\text{DNE}",
 }
-_MAX_ALIAS_CHARS = 40
+_MAX_PHRASE_CHARS = 40
 _PROSE_WORDS = 5
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_WORD_JOINT = re.compile(r",?\s*\band\b\s*|\s*[,;&]\s*")
 _WORDS = re.compile(r"[^\W\d_]{2,}")
 
 
@@ -57,7 +71,7 @@ def compare_texts(
     *,
     decimal_places: int = 4,
     max_depth: int = 48,
-    symbolic: Callable[[Node, Node], bool | None] | None = None,
+    symbolic: Symbolic | None = None,
 ) -> Verdict:
     """Compare an extracted answer with a gold.
 
@@ -66,7 +80,7 @@ def compare_texts(
         gold: The gold as it was written.
         decimal_places: See `GradeConfig.decimal_places`.
         max_depth: Brackets within brackets that the caller's stack can bear.
-        symbolic: Asked about scalars that nothing else decides.
+        symbolic: Asked about what nothing else decides.
 
     Raises:
         TooDeep: A side is nested deeper than `max_depth`.
@@ -81,9 +95,10 @@ def compare_texts(
         return Verdict(False, "spelling")
     if _same_words(mine, theirs) and _is_wordy(mine, theirs):
         return Verdict(True, "text")
-    gold_choices = _choices(theirs)
-    if gold_choices is not None and (pred_choices := _choices(mine, compact=True)) is not None:
-        return Verdict(pred_choices == gold_choices, "choice")
+    if _choices(theirs) or _choices(mine):
+        mine_chosen, theirs_chosen = _choices(mine, compact=True), _choices(theirs, compact=True)
+        if mine_chosen is not None and theirs_chosen is not None:
+            return Verdict(mine_chosen == theirs_chosen, "choice")
     gold_choice, pred_choice = _choice(theirs), _choice(mine)
     if gold_choice is not None:
         if pred_choice is not None:
@@ -92,24 +107,22 @@ def compare_texts(
             theirs = gold_choice[1]  # the gold is `(C) 42` and the answer may be 42
     elif pred_choice is not None and pred_choice[1]:
         mine = pred_choice[1]  # and the other way round
-    golds = [_parsed(reading, max_depth) for reading in readings(theirs, is_gold=True)]
-    if not any(golds):
+    golds = _read(theirs, max_depth, is_gold=True)
+    if not golds:
         return _compare_words(mine, theirs)
-    preds = [_parsed(reading, max_depth) for reading in readings(mine, is_gold=False)]
-    if not any(preds):
+    preds = _read(mine, max_depth, is_gold=False)
+    if not preds:
         return Verdict(_same_words(mine, theirs), "text")
     verdict: bool | None = False
     for their in golds:
         for my in preds:
-            if my is None or their is None:
-                continue
             one = same(my, their, decimal_places=decimal_places, symbolic=symbolic)
             if one:
                 return Verdict(True, "value")
             verdict = None if one is None else verdict
-    if verdict is False and _SYMPY_I.search(mine) and not _SYMPY_I.search(theirs):
+    if verdict is False and (with_i := _with_i(mine)) != mine and _with_i(theirs) == theirs:
         return compare_texts(
-            _SYMPY_I.sub("i", mine),
+            with_i,
             theirs,
             decimal_places=decimal_places,
             max_depth=max_depth,
@@ -120,9 +133,7 @@ def compare_texts(
 
 def can_read(gold: str, *, max_depth: int) -> bool:
     """Whether a gold parses in one of its readings."""
-    return any(
-        _parsed(reading, max_depth) is not None for reading in readings(_plain(gold), is_gold=True)
-    )
+    return bool(_read(_plain(gold), max_depth, is_gold=True))
 
 
 def readable(text: str) -> str:
@@ -138,15 +149,47 @@ def _plain(text: str) -> str:
     prefix = _PREFIX.match(text)
     if prefix is not None:
         text = text[prefix.end() :]
-    if len(text) < _MAX_ALIAS_CHARS and (alias := _ALIASES.get(as_text(text))) is not None:
+    return text if len(text) > _MAX_PHRASE_CHARS else _without_phrase(text)
+
+
+def _without_phrase(text: str) -> str:
+    """Spell in mathematics what a short answer says in words or in digits of a program."""
+    if (alias := _ALIASES.get(as_text(text))) is not None:
         return alias
-    digits = _LETTER_DIGITS.fullmatch(_STYLED.sub(r"\1", text))
-    if digits is None:
+    bare = _STYLED.sub(r"\1", text)
+    if (clock := _CLOCK.fullmatch(bare)) is not None:
+        return f"\\text{{{clock[1]} {clock[2].upper()}M}}"
+    if (worded := _BASE_IN_WORDS.fullmatch(bare)) is not None:
+        bare = text = f"{worded[1]}_{{{worded[2]}}}"
+    digits, base = _LETTER_DIGITS.fullmatch(bare), 0
+    number = bare
+    if digits is not None:
+        number, base = digits[1], int(digits[2])
+    elif _PYTHON_DIGITS.fullmatch(bare) is None:
         return text
     try:
-        return str(int(digits[1], int(digits[2])))
+        return str(int(number, base))
     except ValueError:
         return text
+
+
+def _with_i(text: str) -> str:
+    """Spell sympy's I, and the j of python's complex numbers, as i."""
+    if _PYTHON_COMPLEX.fullmatch(text):
+        return text.replace("j", "i")
+    return _SYMPY_I.sub("i", text)
+
+
+def _read(text: str, max_depth: int, *, is_gold: bool) -> list[Node]:
+    """Return the trees of a text's readings; of its right side if its left is a strange name."""
+    named = _STRANGE_NAME.fullmatch(text)
+    for spelling in (text, named[2] if named and not says_logic(as_text(named[1])) else None):
+        found = [
+            _parsed(reading, max_depth) for reading in readings(spelling or "", is_gold=is_gold)
+        ]
+        if any(found):
+            return [tree for tree in found if tree is not None]
+    return []
 
 
 def _parsed(text: str, max_depth: int) -> Node | None:
@@ -184,7 +227,10 @@ def _is_wordy(pred: str, gold: str) -> bool:
 
 def _same_words(pred: str, gold: str) -> bool:
     mine, theirs = as_text(pred), as_text(gold)
-    return bool(mine) and mine == theirs
+    if mine == theirs:
+        return bool(mine)
+    lists = [sorted(_WORD_JOINT.split(text)) for text in (mine, theirs)]
+    return len(lists[0]) > 1 and lists[0] == lists[1] and not any(map(str.isdigit, mine))
 
 
 def _compare_words(pred: str, gold: str) -> Verdict:

@@ -6,20 +6,38 @@ from dataclasses import dataclass
 from ._own_text import BREAK
 from ._types import GradeConfig, Multiple
 
-_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?:\{|(?=[-+]?[\d.]))")
+_BOX = re.compile(r"\\(?:(?:begin)?boxed|fbox|framebox)\s*(?:\{|(?=[-+]?(?:[\d.]|\\[dt]?frac)))")
 _BRACE = re.compile(r"\\[\\{}]|[{}" + BREAK + "]")
-_BARE_NUMBER = re.compile(r"[-+]?[\d.,/]*\d")
+_BARE = re.compile(r"[-+]?(?:[\d.,/]*\d|\\[dt]?frac(?:\d|\{[^{}]*\}){2})")
 # Boxes that only these stand between are one answer in several boxes.
 _JOINT = re.compile(
-    r"(?:\s|\$|[,;]|and\b|or\b|\\(?:quad|qquad|[,;:! ])|\\text\s*\{\s*(?:and|or)?\s*,?\s*\})*"
+    r"(?:[^\S" + BREAK + r"]|\$|[,;]|and\b|or\b|\\(?:quad|qquad|[,;:! ()\[\]])"
+    r"|\\text\s*\{\s*(?:and|or)?\s*,?\s*\}|[A-Za-z](?:_\{?\w\}?)?\s*=)*"
 )
 _TAGGED = re.compile(r"<answer>((?:(?!</?answer>)[^" + BREAK + r"])*)</answer>", re.IGNORECASE)
+_LEAD = r"(?:(?:so|thus|hence|therefore|then)\b,?[ \t]+)?(?:(?:the|my|our)[ \t]+)?"
 _LABEL = re.compile(
-    r"(?:^|(?<=[.!?\n]))[ \t#>*_]*(?:the[ \t]+)?(?:final[ \t]+)?answer[ \t*_]*"
-    r"(?::|=|is\b:?)[ \t*_]*"
-    r"([^\n" + BREAK + r"]*)",
+    r"(?:^|(?<=[.!?:\n]))[ \t#>*_]*" + _LEAD + r"(?:(?:final|correct)[ \t]+)*"
+    r"(?:answer|(?<=correct )(?:option|choice))[ \t*_]*"
+    r"(?:(?::|=|is\b:?)[ \t*_]*|(?=\n|\$|\\[(\[]))",
     re.IGNORECASE | re.MULTILINE,
 )
+# What a label may be followed by: displayed mathematics, or the rest of the line.
+_DISPLAYED = re.compile(r"(?:\\\[|\$\$)[^" + BREAK + r"]*?(?:\\\]|\$\$)")
+_DELIMITED = re.compile(r"(?:\\[(\[]|\$\$?)((?:(?!\\[()\[\]])[^$])*)(?:\\[)\]]|\$\$?)")
+# Where a line's answer ends and a remark starts, if that takes nothing of the answer back.
+_REMARK = re.compile(
+    r"(?<=[\d})\]$*\"])(?:\. (?!(?:Or|But|No|Not|Also|Wait|Maybe|Perhaps)\b)(?:[A-Z][a-z]|I\b)"
+    r"|,? (?:because|since|as)\b)"
+)
+# `Answer: The largest n is 34` says 34, if nothing in it takes that back.
+_SENTENCE = re.compile(
+    r"(?:The|Its?|Their|This)\b(?:(?! (?:or|not|no|if|is|are|equals)\b)[^.?!\n])*"
+    r" (?:is|are|equals) (\$[^$]+\$|\S*\d\S*)"
+)
+# What only an answer has, and no remark.
+_TERSE = re.compile(r"[\d=^+\\(]")
+_MAX_TERSE_CHARS = 3
 _HASHES = re.compile(r"^####[ \t]*([^\n" + BREAK + r"]+)", re.MULTILINE)
 _MAX_JOINT_CHARS = 64
 # How far a label's line may run before it is prose and not an answer.
@@ -59,12 +77,12 @@ def _boxes(text: str) -> list[_Box]:
     at = 0
     while (opening := _BOX.search(text, at)) is not None:
         if not opening.group().endswith("{"):
-            number = _BARE_NUMBER.match(text, opening.end())
-            if number is None:
+            bare = _BARE.match(text, opening.end())
+            if bare is None:
                 at = opening.end()
                 continue
-            boxes.append(_Box(opening.start(), number.end(), number.group()))
-            at = number.end()
+            boxes.append(_Box(opening.start(), bare.end(), bare.group()))
+            at = bare.end()
             continue
         end = _closing_brace(text, opening.end())
         if end is None and "\\{" not in text[opening.end() :]:
@@ -131,46 +149,55 @@ def _unwrapped(content: str) -> str:
 
 
 def _labelled(text: str, *, after_box: bool) -> str | None:
-    if "answer" not in text.casefold():
-        hashes = None if after_box else _last(_HASHES, text)
-        return None if hashes is None else hashes.strip() or None
+    folded = text.casefold()
+    if "answer" not in folded and (after_box or "correct" not in folded):
+        return None if after_box else _content(_last(_HASHES, text))
     tagged = _last(_TAGGED, text)
     if tagged is not None:
-        return tagged.strip() or None
-    line = _last(_LABEL, text)
-    if line is not None:
-        value = _line_value(line)
+        return _content(tagged)
+    label = _last(_LABEL, text)
+    if label is not None:
+        value = _after_label(text, label.end())
         return value if value is None or not after_box or _is_terse(value) else None
-    hashes = None if after_box else _last(_HASHES, text)
-    return None if hashes is None else hashes.strip() or None
+    return None if after_box else _content(_last(_HASHES, text))
 
 
-def _last(pattern: re.Pattern[str], text: str) -> str | None:
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     last: re.Match[str] | None = None
     for match in pattern.finditer(text):
         last = match
-    return None if last is None else last[1]
+    return last
+
+
+def _content(match: re.Match[str] | None) -> str | None:
+    return None if match is None else match[1].strip() or None
 
 
 def _is_terse(value: str) -> bool:
     """Whether a label's line is an answer, and not a remark such as `Answer: see above`."""
-    return any(character.isdigit() for character in value) or value.count(" ") == 0
+    return _TERSE.search(value) is not None or len(value) <= _MAX_TERSE_CHARS
 
 
-def _line_value(line: str) -> str | None:
-    value = line.strip()[:_MAX_LINE_CHARS].strip("*_ \t")
-    for opening, closing in (("\\(", "\\)"), ("\\[", "\\]"), ("$$", "$$"), ("$", "$")):
-        if value.startswith(opening):
-            end = value.find(closing, len(opening))
-            if end != -1:
-                rest = value[end + len(closing) :].strip(" .*_")
-                if not rest or opening != "$":
-                    value = value[len(opening) : end]
-                    break
-    value = value.strip("*_ \t")
+def _after_label(text: str, at: int) -> str | None:
+    """Return what follows a label, on its line or on the next one that is not empty."""
+    rest = text[at : at + _MAX_LINE_CHARS].lstrip(" \t\r\n*_")
+    value, tail = "", rest
+    displayed = _DISPLAYED.match(rest)
+    if displayed is not None:
+        value, tail = displayed[0], rest[displayed.end() :]
+    tail = tail.partition("\n")[0].partition(BREAK)[0]
+    if value and (not tail.strip(" .*_") or _REMARK.match(tail)):
+        tail = ""
+    remark = _REMARK.search(tail)
+    value += tail if remark is None else tail[: remark.start()]
+    value = value.strip("*_ \t\r")
     if value.endswith(".") and not value[:-1].endswith("."):
         value = value[:-1]
-    return value.strip() or None
+    value = value.strip("*_ \t\r")
+    sentence = _SENTENCE.fullmatch(value)
+    value = value if sentence is None else sentence[1]
+    delimited = _DELIMITED.fullmatch(value)
+    return (value if delimited is None else delimited[1].strip()) or None
 
 
 def _capped(answer: str | None, config: GradeConfig) -> str | None:

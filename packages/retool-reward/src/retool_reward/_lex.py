@@ -4,6 +4,9 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ._units import is_known_unit
+from ._vocabulary import FUNCTIONS
+
 
 class ParseError(ValueError):
     """The text is not mathematics that this package reads."""
@@ -50,7 +53,12 @@ _SYNONYMS = {
     **dict.fromkeys((r"\ge", r"\geq", r"\geqslant", r"\geqq"), ">="),
     **dict.fromkeys((r"\ne", r"\neq"), "!="),
     **dict.fromkeys((r"\approx", r"\simeq", r"\sim", r"\thickapprox", r"\doteq"), "~"),
-    r"\equiv": "==",
+    "==": "=",
+    r"\bigcup": r"\cup",
+    r"\bigcap": r"\cap",
+    r"\varphi": r"\phi",
+    r"\varepsilon": r"\epsilon",
+    r"\vartheta": r"\theta",
     **dict.fromkeys((r"\lbrack",), "["),
     **dict.fromkeys((r"\rbrack",), "]"),
     **dict.fromkeys((r"\lbrace", r"\{"), r"\{"),
@@ -95,8 +103,10 @@ def lex(text: str) -> list[Token]:
             continue
         if kind == "text":
             tokens.extend(_of_text(match["words"], spaced))
-        elif kind == "cmd" and found in _SYNONYMS:
-            tokens.append(Token("op", _SYNONYMS[found], spaced))
+        elif found in _SYNONYMS:
+            plain = _SYNONYMS[found]
+            kind = "cmd" if plain[0] == "\\" and plain[1:].isalpha() else "op"
+            tokens.append(Token(kind, plain, spaced))
         elif kind == "word" and len(found) == 1:
             tokens.append(Token("sym", found, spaced))
         elif found == "\\\\":
@@ -139,13 +149,15 @@ def _after_group(text: str, at: int) -> int:
 
 def _of_text(words: str, spaced: bool) -> list[Token]:
     """Read `\\text{13}` as 13 and `\\text{ and }` as a separator; other words stay text."""
-    stripped = words.strip()
+    stripped = words.strip(" ~")
     if not stripped:
         return []
-    bare = stripped.strip(",; ").casefold()
+    bare = stripped.strip(",;~ ").casefold()
     if bare in ("and", "or", ""):
         return [Token("op", bare or ",", True)]
     if _NUMERIC_TEXT.match(words):
         inner = lex(stripped)[:-1]
         return [Token(inner[0].kind, inner[0].text, spaced), *inner[1:]]
+    if stripped in FUNCTIONS and not is_known_unit(stripped):
+        return [Token("word", stripped, spaced)]
     return [Token("text", stripped, spaced or words[0].isspace())]

@@ -37,6 +37,33 @@ def named_value(node: Node) -> tuple[Node, Node] | None:
     return (right, left) if node.name == "=" and is_name(right) else None
 
 
+def named_points(node: Node, names: tuple[Node, ...] | None) -> Node | None:
+    """Return the point (1, 2) for the list y = 2, x = 1; None for a list of anything else.
+
+    Names that come back in turn make several points: p = 5, q = 2; p = 7, q = 2.
+
+    Args:
+        node: The list.
+        names: The order of the names; without it that of the alphabet, or as listed where a name
+            is no Latin letter.
+    """
+    pairs = [pair for part in node.args if (pair := named_value(part)) is not None]
+    listed = tuple(dict(pairs))
+    size = len(listed)
+    if node.kind is not Kind.LIST or len(pairs) != len(node.args) or len(pairs) % size:
+        return None
+    if names is None:
+        is_latin = all(name.kind is Kind.SYMBOL and len(name.name) == 1 for name in listed)
+        names = tuple(sorted(listed, key=lambda name: name.name)) if is_latin else listed
+    points: list[Node] = []
+    for start in range(0, len(pairs), size):
+        values = dict(pairs[start : start + size])
+        if set(values) != set(names):
+            return None
+        points.append(Node(Kind.TUPLE, tuple(values[name] for name in names), "()"))
+    return points[0] if len(points) == 1 else Node(Kind.LIST, tuple(points))
+
+
 def is_name(node: Node) -> bool:
     """Whether a node only names a value: a letter, f(x), a length AB, a tuple of names."""
     match node.kind:
@@ -46,12 +73,20 @@ def is_name(node: Node) -> bool:
             return True
         case Kind.OPAQUE:
             return node.name not in MEANINGFUL
-        case Kind.TUPLE:
+        case Kind.TUPLE | Kind.RATIO | Kind.DIV:
             return all(is_name(part) for part in node.args)
-        case Kind.MUL:  # a length AB, a probability P(A), an angle ABC
-            return all(_is_capital(part) for part in factors_of(node))
+        case Kind.MUL:  # a length AB, a probability P(A), an angle ABC, its measure, a dx
+            factors = factors_of(node)
+            names = [factor.name for factor in factors]
+            if len(factors) == 2 and names[0] == "d" and factors[1].kind is Kind.SYMBOL:
+                return True
+            if names[:2] == ["m", "angle"]:
+                factors = factors[1:]
+            return all(_is_capital(part) for part in factors)
         case Kind.CALL if node.name == "abs":
             return node.args[0].kind is Kind.MUL and is_name(node.args[0])
+        case Kind.CALL if node.name == "det":
+            return is_name(node.args[0])
         case _:
             return False
 

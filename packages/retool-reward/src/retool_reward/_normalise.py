@@ -20,7 +20,10 @@ _SIGNS = {
     **dict.fromkeys("·⋅∙•∗", "\\cdot "),
     **dict.fromkeys("⁄∕÷", "/"),
     **dict.fromkeys("º°˚", "^\\circ "),
-    **dict.fromkeys("′ʹ", "'"),
+    **dict.fromkeys("′ʹ‘’‚‛", "'"),
+    **dict.fromkeys("“”„‟«»", '"'),
+    **dict.fromkeys(map(chr, range(0xFE00, 0xFE10)), ""),  # variation selectors
+    "\u20e3": "",  # keycap
     **dict.fromkeys("∅⌀", "\\emptyset "),
     "∞": "\\infty ",
     "≤": "\\le ",
@@ -34,6 +37,7 @@ _SIGNS = {
     "∪": "\\cup ",
     "∩": "\\cap ",
     "∖": "\\setminus ",
+    "∎": "\\blacksquare ",
     "∈": "\\in ",
     "±": "\\pm ",
     "∓": "\\mp ",
@@ -60,6 +64,7 @@ _SIGNS = {
     "¥": "\\$",
     "％": "%",
     "、": ",",
+    "。": ".",
 }
 _TABLE = str.maketrans({**_GREEK, **_SIGNS})
 _SUPERS = re.compile(f"[{''.join(_SUPER)}]+")
@@ -69,22 +74,51 @@ _ROOT = re.compile(r"([√∛∜])\s*(\d+(?:\.\d+)?|[A-Za-z]|)")
 _ROOTS = {"√": "\\sqrt", "∛": "\\sqrt[3]", "∜": "\\sqrt[4]"}
 
 # One reading of a group of digits: 1,234,567 with comma, \, \! {,} space or ~ between.
-_GAP = r"(?:\{,\}|,\s*\\!|,?\s*\\[,;:! ]|,?~|\\thinspace\s*)"
+_GAP = r"(?:\s?\{ ?, ?\}|,\s*\\!|,?\s*\\[,;:! ]|,?~|\\thinspace\s*)"
 _LATEX_GROUPS = re.compile(rf"(?<![\d.])(\d{{1,3}})((?:{_GAP}\s*\d{{3}})+)(?!\d)")
 _SPACE_GROUPS = re.compile(
     r"(?<![\d.,^_/)}])(\d{1,3})((?: \d{3})+)(?![\d/]| \d+(?!\d*/)|\s*\\[dt]?frac)"
 )
 _LETTER_TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
 _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)$")
-_OTHER_GROUPS = re.compile(r"(?<![\w.])\d{1,3}(?:(?:\.\d{3}){2,}|(?:_\d{3})+)(?![\w.])")
-_COMMA_GROUPS = re.compile(r"(?<![\d.])(\d{1,3})((?:,\d{3})+)(?![\d]|,\d)")
+_OTHER_GROUPS = re.compile(
+    r"(?<![\w.])\d{1,3}(?:(?:\.\d{3}){2,}|(?:_\d{3})+|(?:'\d{3})+)(?![\w.'])"
+)
+_COMMA_GROUPS = re.compile(r"(?<![\d.])([1-9]\d{0,2})((?:,\d{3})+)(?![\d]|,\d)")
+_INDIAN_GROUPS = re.compile(r"[-+]?[1-9]\d?(?:,\d{2})+,\d{3}")
+_POINT_GROUPS = re.compile(r"([-+]?\d{1,3}(?:\.\d{3})+),(\d{1,2})")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d+)")
 _OPENED = re.compile(r"[(\[]|\\\{")
 _NOT_DIGIT = re.compile(r"\D")
 _STYLE = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|operatorname)\b")
 _LAYOUT = re.compile(r"\\(?:left|right|quad|qquad)\b|\\[,;:! ]|[{}~]")
-_LOOSE_SPACE = re.compile(r"(?<!\w)\s+|\s+(?!\w)")
+_LOOSE_SPACE = re.compile(r"(?<![\w.])\s+|\s+(?!\w)")
+_ARTICLE = re.compile(r"(?:an?|the) (?=[a-z]{3})")
 _SPACES = re.compile(r"\s+")
+_TEXT_STYLES = re.compile(r"\\(?:emph|textsf|texttt|textsc|textup|textmd)\b")
+_QUOTED = re.compile(r"(?:``|[\"'`])([^\"'`]+)(?:''|[\"'`])")
+# What may stand around an answer: 1) first = 5, 2) #5, 3) 5 with the mark of a proof's end.
+_AROUND = re.compile(r"^(?:\\?#|=|\\therefore\b)+\s*|\s*\\(?:blacksquare|qed)$")
+# \\frac of escaped strings (a row break is never followed by these), and \quadx.
+_DOUBLED = re.compile(
+    r"(?<!\\)\\(?=\\(?:[dt]?frac|sqrt|left|right|text|pi|infty|cup|[lg]eq?|pm|times|cdot)(?![A-Za-z]))"
+)
+_GLUED_QUAD = re.compile(r"(\\q?quad)(?=[A-Za-z])")
+_BRACED_SIGN = re.compile(r"\{\s*(\\times|\\cdot|\\div|\\pm|[-+=<>])\s*\}")
+_LETTER_UNION = re.compile(r"(?<=[\])}])\s*[uU]\s*(?=\\left|\\\{|[\[(])")
+# {}_5C_2 and ^5C_2 of calculators and British books, and 5C2.
+_CHOSEN = re.compile(
+    r"(?<![\w)}\]])(?:\{\})?[_^]\{?(\w+)\}?\s*([CP])_\{?(\w+)\}?"
+    r"|(?<![\w.\\])(\d+) ?([CP]) ?(\d+)(?!\w)"
+)
+_DOTS = r"\s*(?:\.{3,}|\\[lc]?dots\b)"
+# 0.333... and 0.(3): at least three digits that repeat, or brackets around those that do.
+_REPEATING = re.compile(
+    rf"(?<![\d.])(\d*\.\d{{0,8}}?)"
+    rf"(?:(?=\d{{3}})(\d{{1,12}}?)\2{{1,40}}{_DOTS}|\((\d{{1,12}})\)(?![\d^!]))"
+)
+# ]0,1[ of European books: a bracket turned outwards is an open end.
+_OUTWARD = re.compile(r"([\[\]])([^\[\],;]*[^\[\],; ] ?[,;] ?[^\[\],; ][^\[\],;]*)([\[\]])")
 
 
 def normalise(text: str) -> str:
@@ -96,10 +130,42 @@ def normalise(text: str) -> str:
         if mark in text:
             text = text.replace(mark, " ")
     text = _without_tail(_SPACES.sub(" ", text).strip())
+    text = _without_tail(_AROUND.sub("", text))
+    if (quoted := _QUOTED.fullmatch(text)) is not None:
+        text = _without_tail(quoted[1])
+    text = _rewritten(text)
     text = _ORDINAL.sub("", _LETTER_TIMES.sub(r" \\times ", text))
     text = _OTHER_GROUPS.sub(lambda groups: _NOT_DIGIT.sub("", groups[0]), text)
     text = _LATEX_GROUPS.sub(_joined, text)
     return _SPACE_GROUPS.sub(_joined, text).strip()
+
+
+def _rewritten(text: str) -> str:
+    """Spell rarer notations in the common one; each is asked for by a character that it needs."""
+    if "\\" in text:
+        text = _GLUED_QUAD.sub(r"\1 ", _DOUBLED.sub("", text))
+        text = _BRACED_SIGN.sub(r"\1", _TEXT_STYLES.sub(r"\\text", text))
+    if "u" in text or "U" in text:
+        text = _LETTER_UNION.sub(r" \\cup ", text)
+    if "C" in text or "P" in text:
+        text = _CHOSEN.sub(_chosen, text)
+    text = text.replace("+/-", "\\pm ").replace(":=", "=")
+    if "." in text:
+        text = _REPEATING.sub(lambda run: f"{run[1]}\\overline{{{run[2] or run[3]}}}", text)
+    opening, closing = text.find("["), text.find("]")
+    if (closing >= 0 and not 0 <= opening < closing) or text.rfind("[") > text.rfind("]"):
+        text = _OUTWARD.sub(_inward, text)
+    return text
+
+
+def _chosen(match: re.Match[str]) -> str:
+    n, letter, k = (match[group] or match[group + 3] for group in (1, 2, 3))
+    return f"{'nCr' if letter == 'C' else 'nPr'}({n},{k})"
+
+
+def _inward(interval: re.Match[str]) -> str:
+    low, high = interval[1].replace("]", "("), interval[3].replace("[", ")")
+    return low + interval[2] + high
 
 
 def _without_tail(text: str) -> str:
@@ -145,12 +211,17 @@ def readings(text: str, *, is_gold: bool) -> tuple[str, ...]:
     if "," not in text:
         return (text,)
     found = [text]
-    if _COMMA_GROUPS.search(text) and (", " in text or not _OPENED.search(text)):
-        found.insert(0, _COMMA_GROUPS.sub(_joined, text))
+    grouped = _COMMA_GROUPS.sub(_joined, text)
+    if grouped != text and (", " in text or not _OPENED.search(text)):
+        found.insert(0, grouped)
     decimal = _DECIMAL_COMMA.fullmatch(text)
     # A gold such as 0,1 is a list; one decimal place is too little to call it a number.
-    if decimal is not None and (len(decimal[2]) >= 2 or not is_gold):
+    if decimal is not None and grouped == text and (len(decimal[2]) >= 2 or not is_gold):
         found.append(f"{decimal[1]}.{decimal[2]}")
+    if not is_gold and (points := _POINT_GROUPS.fullmatch(text)) is not None:
+        found.append(f"{points[1].replace('.', '')}.{points[2]}")
+    if _INDIAN_GROUPS.fullmatch(text):
+        found.insert(0, text.replace(",", ""))
     return tuple(dict.fromkeys(found))
 
 
@@ -162,4 +233,6 @@ def as_text(text: str) -> str:
     """
     text = _STYLE.sub(" ", text)
     text = _LAYOUT.sub(" ", text)
-    return _LOOSE_SPACE.sub("", text).strip(" .,:;!?\"'`*").casefold()
+    text = _LOOSE_SPACE.sub("", text).strip(" .,:;!\"'`*").casefold()
+    article = _ARTICLE.match(text)
+    return text if article is None else text[article.end() :]

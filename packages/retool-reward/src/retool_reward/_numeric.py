@@ -42,7 +42,7 @@ class Evaluator:
         seed: str = "",
         sign: int = 1,
         scale: int = 1,
-        at: Mapping[str, int] | None = None,
+        at: Mapping[str, float] | None = None,
     ) -> None:
         self._mp: Any = _context(digits)
         self._seed = seed
@@ -132,14 +132,14 @@ class Evaluator:
 
     def _symbol(self, name: str) -> Any:
         mp = self._mp
+        if name in self._at:
+            return mp.mpf(self._at[name])  # before i, which sums like to count with
         if name == "pi":
             return +mp.pi
         if name == "e":
             return +mp.e
         if name == "i":
             return mp.mpc(0, 1)
-        if name in self._at:
-            return mp.mpf(self._at[name])
         return self._hashed("symbol", [name])
 
     def _hashed(self, name: str, parts: list[str]) -> Any:
@@ -259,6 +259,7 @@ def _functions(mp: Any) -> dict[str, Callable[[Any], Any]]:
         "cot": mp.cot,
         "sec": mp.sec,
         "csc": mp.csc,
+        "cis": mp.expj,
         "sinh": mp.sinh,
         "cosh": mp.cosh,
         "tanh": mp.tanh,
@@ -290,6 +291,11 @@ def _context(digits: int) -> Any:
         found.dps = digits
         setattr(_contexts, str(digits), found)
     return found
+
+
+def decimal(text: str) -> Any:
+    """Return the number that a decimal of up to 50 digits spells, or an infinity."""
+    return float(text) if "inf" in text else _context(50).mpf(text)
 
 
 def symbols(node: Node) -> frozenset[str]:

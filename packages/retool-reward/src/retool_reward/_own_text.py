@@ -10,13 +10,26 @@ BREAK = "\x1e"
 """Stands where foreign text was cut out. An answer never reaches across it."""
 
 # What a harness (or a forger) writes as a tool's reply, and what a policy writes as a call.
-_OUTPUT = re.compile(
-    r"(?P<open><(?:interpreter|tool_response|output|result|observation)>|```output\b)"
-    r"|(?P<close></(?:interpreter|tool_response|output|result|observation)>)"
-    r"|(?P<fence>```)",
+_OUTPUT_TAGS = (
+    r"(?:interpreter|observation|stdout|output|results?|(?:tool|function|code|execution)_"
+    r"(?:responses?|outputs?|results?))"
 )
-_OPEN_CALL = re.compile(r"<code>|<tool_call>|```(?:python|py)\b")
-_CLOSE_CALL = {"<cod": "</code>", "<too": "</tool_call>", "```p": "```"}
+_OUTPUT = re.compile(
+    rf"(?P<open><\s{{0,9}}{_OUTPUT_TAGS}\b[^<>\n]{{0,200}}>|```output\b)"
+    rf"|(?P<close><\s{{0,9}}/\s{{0,9}}{_OUTPUT_TAGS}\s{{0,9}}>)"
+    r"|(?P<fence>```)",
+    re.IGNORECASE,
+)
+_OPEN_CALL = re.compile(
+    r"<\s{0,9}(code|tool_call|function_call)\b[^<>\n]{0,200}>|(```)(?:python|py)\b", re.IGNORECASE
+)
+_CLOSE_CALL = {
+    "```": re.compile("```"),
+    **{
+        name: re.compile(rf"<\s{{0,9}}/\s{{0,9}}{name}\s{{0,9}}>", re.IGNORECASE)
+        for name in ("code", "tool_call", "function_call")
+    },
+}
 # A role header in a string starts another's message; the assistant's gives the word back.
 _ROLE = re.compile(r"<\|im_start\|>[ \t]*(\w+)[ \t]*\n?")
 _CONTROL = re.compile(r"<\|[a-z_]{1,30}\|>|</s>|<eos>|<end_of_turn>")
@@ -105,11 +118,10 @@ def _without_calls(text: str) -> str:
     at = 0
     while (opening := _OPEN_CALL.search(text, at)) is not None:
         kept.append(text[at : opening.start()])
-        closing = _CLOSE_CALL[opening[0][:4]]
-        end = text.find(closing, opening.end())
-        if end == -1:
+        closing = _CLOSE_CALL[(opening[1] or opening[2]).lower()].search(text, opening.end())
+        if closing is None:
             return BREAK.join((*kept, ""))
-        at = end + len(closing)
+        at = closing.end()
     return BREAK.join((*kept, text[at:]))
 
 

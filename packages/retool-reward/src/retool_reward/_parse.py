@@ -2,14 +2,13 @@
 
 from functools import lru_cache
 
-from ._atoms import Atoms, literal
+from ._atoms import literal
 from ._lex import ParseError, Token, lex
 from ._node import Kind, Node, negative, number
-from ._units import is_known_unit, unit_of
+from ._quantity import Quantities
 from ._vocabulary import (
     BIG,
     BINOMIALS,
-    BRACKETED,
     FRACTIONS,
     FUNCTIONS,
     GREEK,
@@ -18,6 +17,8 @@ from ._vocabulary import (
 )
 
 _MAX_CACHED_CHARS = 256
+# Words that stand between two things.
+_JOINTS = frozenset({"and", "or", "mod", "choose"})
 
 
 def parse(text: str, *, max_depth: int = 48) -> Node:
@@ -49,15 +50,15 @@ def _parsed(text: str, max_depth: int) -> Node:
     return node
 
 
-class _Parser(Atoms):
+class _Parser(Quantities):
     # --- lists and relations ---
 
     def answer(self) -> Node:
         """Parse items with separators between them; a list of `and` or `or` alone says so."""
         items, joints = [self._item()], set[str]()
         while (joint := self._separator()) is not None:
-            if self.peek.kind == "end":
-                break
+            if self.peek.kind == "end" or self._is(")", "]"):
+                break  # (1, 2, ) as python may print it
             joints.add(joint)
             items.append(self._item())
         if len(items) == 1:
@@ -80,8 +81,6 @@ class _Parser(Atoms):
             if name not in RELATIONS or self.peek.kind not in ("op", "cmd"):
                 break
             self._next()
-            if name == "=" and self._take("="):
-                pass  # python's ==
             names.append(name)
             sides.append(self._side())
         self._leave()
@@ -111,7 +110,7 @@ class _Parser(Atoms):
 
     def _ratio(self) -> Node:
         first = self._sum()
-        if self._take(r"\choose"):
+        if self._take(r"\choose", "choose"):
             return Node(Kind.CALL, (first, self._sum()), "binom")
         if self._take(r"\over"):
             return Node(Kind.DIV, (first, self._sum()))
@@ -131,7 +130,11 @@ class _Parser(Atoms):
             if self._take("+"):
                 terms.append(self._term())
             elif self._take("-"):
-                terms.append(negative(self._term()))
+                term = self._term()
+                if terms[-1].kind is Kind.NUMBERS:
+                    terms[-1] = Node(Kind.DIFFERENCE, (terms[-1], term))
+                else:
+                    terms.append(negative(term))
             elif self._is(r"\pm", r"\mp"):
                 name = "+-" if self._next().text == r"\pm" else "-+"
                 left = terms[0] if len(terms) == 1 else Node(Kind.ADD, tuple(terms))
@@ -155,6 +158,8 @@ class _Parser(Atoms):
                 left = Node(Kind.DIV, (left, self._signed_factor()))
             elif self._take(r"\bmod", r"\mod", "mod"):
                 left = Node(Kind.CALL, (left, self._signed_factor()), "mod")
+            elif (scale := self._scale()) is not None:
+                left = Node(Kind.MUL, (left, number(scale)))
             elif self._starts_factor():
                 left = self._juxtaposed(left)
             else:
@@ -177,7 +182,7 @@ class _Parser(Atoms):
         if token.kind == "sym":
             return self._unit_ahead() is None
         if token.kind == "word":
-            return self._unit_ahead() is None and token.text not in ("and", "or", "mod")
+            return self._unit_ahead() is None and token.text not in _JOINTS
         if token.kind == "cmd":
             return (
                 token.text in FRACTIONS
@@ -218,68 +223,6 @@ class _Parser(Atoms):
                 return mixed
         raise ParseError(f"two numbers side by side: {before.text!r} {top.text!r}")
 
-    # --- units ---
-
-    def _unit_ahead(self) -> tuple[str, int] | None:
-        """Return the unit that starts here and how many tokens it takes, if one does."""
-        token = self.peek
-        if token.kind == "text":
-            unit = unit_of(token.text)
-            return None if unit is None else (unit, 1)
-        if token.kind not in ("word", "sym"):
-            return None
-        if token.kind == "sym" and not (token.spaced and token.text in "mgshlL"):
-            return ("glued m", 1) if self._is_glued_metre() else None
-        words, length = [token.text], 1
-        while self._ahead(length).kind in ("word", "sym") or (
-            self._ahead(length).text == "/" and self._ahead(length + 1).kind in ("word", "sym")
-        ):
-            words.append(self._ahead(length).text)
-            length += 1
-        after = self._ahead(length)
-        if after.kind != "end" and after.text not in (",", ";", "and", "or", ")", "}", "^"):
-            return None
-        if not any(is_known_unit(word) for word in words) and not token.spaced:
-            return None
-        if token.kind == "word" and not is_known_unit(token.text) and len(token.text) <= 2:
-            return None
-        if token.text in FUNCTIONS or token.text in BRACKETED or token.text in ("pi", "infty"):
-            return None
-        unit = unit_of(" ".join(word for word in words if word != "/"))
-        return None if unit is None else (unit, length)
-
-    def _is_glued_metre(self) -> bool:
-        """Whether `m^2` or `m^3` follows a number and ends the answer: 15m^2."""
-        power = self._ahead(2).text, self._ahead(3).text, self._ahead(4).text
-        return (
-            self.peek.text == "m"
-            and self._ahead(1).text == "^"
-            and self._tokens[self._at - 1].kind == "num"
-            and (self._ahead(3).kind == "end" or self._ahead(5).kind == "end")
-            and (power[0] in "23" or (power[0] == "{" and power[1] in "23" and power[2] == "}"))
-        )
-
-    def _unit(self, left: Node) -> Node | None:
-        if self._is("%"):
-            self._next()
-            return Node(Kind.QUANTITY, (left,), "%")
-        if left.kind is Kind.TEXT:
-            return None
-        found = self._unit_ahead()
-        if found is None:
-            return None
-        unit, length = found
-        self._at += length
-        if self._take("^"):
-            self._take("{")
-            unit += "^" + self._next().text
-            self._take("}")
-        if left.kind is Kind.QUANTITY:
-            left, unit = left.args[0], f"{left.name} {unit}"
-        if unit == "percent":
-            unit = "%"
-        return Node(Kind.QUANTITY, (left,), unit)
-
     # --- factors ---
 
     def _factor(self, left: Node | None) -> Node:
@@ -292,7 +235,7 @@ class _Parser(Atoms):
         while True:
             if self._is("^", "**"):
                 self._next()
-                if self._degree_mark():
+                if self._degree_mark(after_number=node.kind is Kind.NUMBER):
                     scale = "deg"
                     if self.peek.kind == "sym" and self.peek.text in ("C", "F"):
                         scale += self._next().text
@@ -323,10 +266,12 @@ class _Parser(Atoms):
             return Node(Kind.CALL, (base.args[1], exponent), name)
         return Node(Kind.POW, (base, exponent))
 
-    def _degree_mark(self) -> bool:
-        if self._take(r"\circ", r"\degree"):
+    def _degree_mark(self, *, after_number: bool) -> bool:
+        marks = (r"\circ", r"\degree", *("o" if after_number else ""))  # some write 90^o
+        if self.peek.text in marks:
+            self._next()
             return True
-        if self._is("{") and self._ahead(1).text in (r"\circ", r"\degree"):
+        if self._is("{") and self._ahead(1).text in marks and self._ahead(2).text == "}":
             self._at += 2
             self._expect("}")
             return True
@@ -352,12 +297,16 @@ class _Parser(Atoms):
 
     def _subscripted(self, node: Node) -> Node:
         if node.kind is Kind.NUMBER and not node.name:
-            return self._in_base(self._tokens[self._at - 2].text)
+            digits = self._tokens[self._at - 2]
+            bracketed = digits.text == ")" and self._at > 3  # (1010)_2
+            return self._in_base(self._tokens[self._at - 3].text if bracketed else digits.text)
         if self.peek.kind == "text":
             return Node(Kind.OPAQUE, (node, Node(Kind.TEXT, (), self._next().text)), "_")
-        if self._is("{") and self._ahead(1).kind in ("text", "word"):
+        if self._is("{") and (
+            self._ahead(1).kind in ("text", "word") or self._ahead(1).text in (r"\max", r"\min")
+        ):
             self._next()
-            name = self._next().text
+            name = self._next().text.lstrip("\\")
             self._expect("}")
             return Node(Kind.OPAQUE, (node, Node(Kind.TEXT, (), name)), "_")
         subscript = self._subscript()
@@ -385,6 +334,9 @@ def _is_whole(node: Node, before: Token) -> bool:
 
 def _mixed(whole: Node, fraction: Node) -> Node | None:
     """Return whole + fraction for a proper fraction of whole numbers, else None."""
+    if fraction.kind is Kind.QUANTITY and fraction.name in ("%", "deg"):
+        mixed = _mixed(whole, fraction.args[0])
+        return None if mixed is None else Node(Kind.QUANTITY, (mixed,), fraction.name)
     if fraction.kind is not Kind.DIV:
         return None
     top, bottom = fraction.args

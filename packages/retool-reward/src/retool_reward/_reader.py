@@ -14,6 +14,7 @@ class Reader:
         self._max_depth = max_depth
         self._bars: int = 0
         self._in_set = False
+        self._integrals: int = 0
 
     def _enter(self) -> None:
         spend()

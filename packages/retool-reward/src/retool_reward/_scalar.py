@@ -11,6 +11,8 @@ _DIGITS, _MORE_DIGITS = 50, 110
 # (scale, sign): near one, far from it, below zero and of both signs: roots and logs get a turn.
 _POINTS = ((1, 1), (5, 1), (37, 1), (2, -1), (7, 0))
 _ENOUGH_POINTS = 2
+# A line through 0 and 1 is one here too; |x| and the floor of x are not.
+_LINE_TESTS = (0.5, 2, 57, -3.25)
 _FLOAT_DIGITS = 15
 _MIN_ROUNDED_DIGITS = 3
 
@@ -196,7 +198,7 @@ def linear_root(left: Node, right: Node, variable: str) -> tuple[Any, int] | Non
     if symbols(difference) != frozenset({variable}):
         return None
     values: list[Any] = []
-    for at in (0, 1, 2, 5):
+    for at in (0, 1, *_LINE_TESTS):
         try:
             values.append(Evaluator(digits=_DIGITS, at={variable: at}).value(difference))
         except (Undefined, TooBig, NotExact):
@@ -205,7 +207,7 @@ def linear_root(left: Node, right: Node, variable: str) -> tuple[Any, int] | Non
     size = max(abs(value) for value in values)
     if not slope or any(value.imag for value in values):
         return None
-    for at, value in ((2, values[2]), (5, values[3])):
+    for at, value in zip(_LINE_TESTS, values[2:], strict=True):
         if abs(values[0] + slope * at - value) > size * 1e-35:
             return None
     return -values[0] / slope, 1 if slope > 0 else -1

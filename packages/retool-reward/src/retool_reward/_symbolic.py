@@ -25,32 +25,62 @@ def same_symbolically(pred: Node, gold: Node) -> bool | None:
         mine, theirs = _Converter(sp).convert(pred), _Converter(sp).convert(gold)
     except NotSymbolic:
         return None
-    free = sorted((mine - theirs).free_symbols, key=str)
+    free = sorted(mine.free_symbols | theirs.free_symbols, key=str)
     if not free:
         # Numbers first: quadrature takes milliseconds where an antiderivative may take for ever.
-        zero = _is_zero(mine - theirs, (mine, theirs))
-        return zero if zero is not None else _is_zero((mine - theirs).doit(), (mine, theirs))
-    difference = (mine - theirs).doit()
-    if difference == 0:
+        same = _agree(mine, theirs)
+        return same if same is not None else _agree(mine.doit(), theirs.doit())
+    mine, theirs = mine.doit(), theirs.doit()
+    if mine == theirs:
         return True
     verdict: bool | None = True
     for index in range(len(_INSTANCES)):
         point = {symbol: _INSTANCES[(index + k) % len(_INSTANCES)] for k, symbol in enumerate(free)}
-        here = _is_zero(
-            difference.subs(point).doit(), [side.subs(point).doit() for side in (mine, theirs)]
-        )
+        here = _agree(*(side.subs(point).doit() for side in (mine, theirs)))
         if here is False:
             return False
         verdict = verdict and here
     return verdict
 
 
-def _is_zero(difference: Any, sides: Any) -> bool | None:
-    value = difference.evalf(_DIGITS)
-    if not value.is_number or not value.is_finite:
+def solve_inequality(relation: Node, variable: str) -> list[tuple[str, bool, str, bool]] | None:
+    """Return the pieces of the reals where an inequality holds; None if sympy cannot tell."""
+    sp: Any = importlib.import_module("sympy")
+    solvers: Any = importlib.import_module("sympy.solvers.inequalities")
+    unknown = sp.Symbol(variable, real=True)
+    try:
+        left, right = (_Converter(sp).convert(side) for side in relation.args)
+        sides = (side.subs(sp.Symbol(variable), unknown) for side in (left, right))
+        holds = sp.Rel(*sides, relation.name)
+        found = solvers.solve_univariate_inequality(holds, unknown, relational=False)
+    except (NotSymbolic, NotImplementedError):
         return None
-    size = max([1e-30, *(abs(complex(side.evalf(_DIGITS))) for side in sides)])
-    return bool(abs(complex(value)) <= size * 1e-20)
+    if found is sp.S.EmptySet:
+        return []
+    pieces = found.args if isinstance(found, sp.Union) else (found,)
+    if not all(isinstance(piece, sp.Interval | sp.FiniteSet) for piece in pieces):
+        return None
+    return [piece for part in pieces for piece in _ends(part, sp)]
+
+
+def _ends(piece: Any, sp: Any) -> list[tuple[str, bool, str, bool]]:
+    if isinstance(piece, sp.Interval):
+        low, high = (_decimal(end) for end in (piece.start, piece.end))
+        return [(low, not piece.left_open, high, not piece.right_open)]
+    return [(_decimal(point), True, _decimal(point), True) for point in piece]
+
+
+def _decimal(end: Any) -> str:
+    return str(end.evalf(50)).replace("oo", "inf")
+
+
+def _agree(mine: Any, theirs: Any) -> bool | None:
+    """Compare two numbers digit by digit: of a difference near zero, sympy wants every digit."""
+    a, b = mine.evalf(_DIGITS), theirs.evalf(_DIGITS)
+    if not all(value.is_number and value.is_finite for value in (a, b)):
+        return None
+    size = max(1e-30, abs(complex(a)), abs(complex(b)))
+    return bool(abs(complex(a - b)) <= size * 1e-20)
 
 
 class _Converter:

@@ -1,5 +1,7 @@
 """The units an answer may carry, and when two of them contradict."""
 
+from types import MappingProxyType
+
 _FAMILIES = """
 mm millimeter millimeters millimetre millimetres|cm centimeter centimeters centimetre centimetres
 dm decimeter decimeters|km kilometer kilometers kilometre kilometres|in inch inches|ft foot feet
@@ -25,19 +27,39 @@ _LOGIC_WORDS = (
     "are answer only solution solutions"
 )
 _LOGIC = frozenset(_LOGIC_WORDS.split())
+# Words that multiply the number before them.
+SCALES = MappingProxyType(
+    {
+        "dozen": 12,
+        "hundred": 100,
+        "thousand": 10**3,
+        "million": 10**6,
+        "billion": 10**9,
+        "trillion": 10**12,
+    }
+)
+_SPEEDS = {"mi h": "mph", "km h": "kmh"}
 _MAX_UNIT_WORDS = 4
+_KNOWN = frozenset(_CANONICAL.values()) - {"unit"}
 
 
 def unit_of(words: str) -> str | None:
     """Return the canonical spelling of a unit, or None if the words cannot be one."""
-    parts = (
-        words.strip("() ").replace("/", " ").replace(".", " ").replace("-", " ").casefold().split()
-    )
-    if not 1 <= len(parts) <= _MAX_UNIT_WORDS or any(part in _LOGIC for part in parts):
+    plain = words.strip("() ").replace("/", " ").replace(".", " ").replace("-", " ").casefold()
+    parts = plain.replace("per cent", "percent").split()
+    if not 1 <= len(parts) <= _MAX_UNIT_WORDS or any(
+        part in _LOGIC or part in SCALES for part in parts
+    ):
         return None
     if not all(part.isalpha() for part in parts):
         return None
-    return " ".join(_CANONICAL.get(part, part) for part in parts if part not in _FILLER) or "unit"
+    unit = " ".join(_CANONICAL.get(part, part) for part in parts if part not in _FILLER) or "unit"
+    return _SPEEDS.get(unit, unit)
+
+
+def says_logic(words: str) -> bool:
+    """Whether a text has a word that changes what a number says."""
+    return not _LOGIC.isdisjoint(words.casefold().split())
 
 
 def is_known_unit(word: str) -> bool:
@@ -46,7 +68,8 @@ def is_known_unit(word: str) -> bool:
 
 
 def contradict(a: str, b: str) -> bool:
-    """Whether two canonical units are both known and differ."""
-    known = set(_CANONICAL.values()) - {"unit"}
-    mine, theirs = a.split("^")[0], b.split("^")[0]
-    return mine in known and theirs in known and mine != theirs
+    """Whether two canonical units are both known and differ, in name or in a power of both."""
+    (mine, _, my_power), (theirs, _, their_power) = a.partition("^"), b.partition("^")
+    if mine == theirs:
+        return bool(my_power and their_power and my_power != their_power)
+    return _KNOWN.issuperset(mine.split() + theirs.split()) or {mine, theirs} == {"degC", "degF"}

@@ -4,7 +4,8 @@ from types import MappingProxyType
 
 _TRIGONOMETRIC = "sin cos tan cot sec csc"
 _ELEMENTARY = (
-    _TRIGONOMETRIC + " sinh cosh tanh exp ln log lg abs floor ceil factorial sgn gcd lcm max min"
+    _TRIGONOMETRIC
+    + " cis sinh cosh tanh exp ln log lg abs floor ceil factorial sgn gcd lcm max min"
 )
 _GREEK_LETTERS = (
     r"\alpha \beta \gamma \delta \epsilon \varepsilon \zeta \eta \theta \vartheta \iota \kappa"
@@ -12,7 +13,7 @@ _GREEK_LETTERS = (
     r" \omega \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Upsilon \Phi \Psi \Omega \ell \hbar"
     r" \angle \triangle \square \star \nabla \aleph"
 )
-_MATRIX_ENVIRONMENTS = "matrix pmatrix bmatrix Bmatrix vmatrix smallmatrix array"
+_MATRIX_ENVIRONMENTS = "matrix pmatrix bmatrix Bmatrix vmatrix smallmatrix array cases"
 
 FUNCTIONS = MappingProxyType(
     {
@@ -33,7 +34,11 @@ FUNCTIONS = MappingProxyType(
 """Every spelling of a function, and the name it has in the tree."""
 
 BRACKETED = MappingProxyType(
-    {"binom": 2, "comb": 2, "binomial": 2, "Rational": 2, "Eq": 2, "sqrt": 1, "cbrt": 1}
+    {
+        **dict.fromkeys(("binom", "comb", "binomial", "nCr", "perm", "nPr"), 2),
+        **dict.fromkeys(("Rational", "Fraction", "Eq"), 2),
+        **dict.fromkeys(("sqrt", "cbrt", "Matrix"), 1),
+    }
 )
 """Plain names that need their brackets, and how many arguments these hold."""
 
@@ -42,7 +47,7 @@ FRACTIONS = frozenset({r"\frac", r"\dfrac", r"\tfrac", r"\cfrac", r"\sfrac", r"\
 BINOMIALS = frozenset({r"\binom", r"\dbinom", r"\tbinom"})
 BIG = MappingProxyType({r"\sum": "sum", r"\prod": "prod", r"\int": "int", r"\lim": "lim"})
 GREEK = frozenset(_GREEK_LETTERS.split())
-RELATIONS = frozenset({"=", "<", "<=", ">", ">=", "!=", "~", "==", "in"})
+RELATIONS = frozenset({"=", "<", "<=", ">", ">=", "!=", "~", r"\equiv", "in"})
 CLOSING = MappingProxyType(
     {"(": (")", "]"), "[": ("]", ")"), r"\{": (r"\}",), r"\langle": (r"\rangle",)}
 )

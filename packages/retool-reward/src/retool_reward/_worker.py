@@ -5,9 +5,10 @@ import socket
 import sys
 import threading
 
+from ._compare import Symbolic
 from ._equal import Verdict, can_read, compare_texts
 from ._math_verify import math_verify_agrees
-from ._symbolic import same_symbolically
+from ._symbolic import same_symbolically, solve_inequality
 
 # 3,000 brackets are 6,000 levels and about 35,000 Python frames.
 _MAX_DEPTH = 10_000
@@ -48,7 +49,7 @@ def _answer(
             gold,
             decimal_places=decimal_places,
             max_depth=_MAX_DEPTH,
-            symbolic=same_symbolically,
+            symbolic=Symbolic(same_symbolically, solve_inequality),
         )
         if verdict.same is None and not verdict.gold_unparsable:
             verdict = Verdict(math_verify_agrees(pred, gold), "math_verify")

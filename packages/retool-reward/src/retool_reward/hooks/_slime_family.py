@@ -19,7 +19,7 @@ def _status(sample: Any) -> str:
 
 def _record(sample: Any) -> Any:
     """Return what the rollout recorded; retool-rollout's hook keeps it under `retool`."""
-    metadata = getattr(sample, "metadata", None) or {}
+    metadata: dict[str, Any] = getattr(sample, "metadata", None) or {}
     return metadata.get("retool", metadata)
 
 
