@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ._samples import Pack, TokenSample
 
-# 1,000 rows like ReTool's fill packs of 9,216 to 96.8 % without pairs, to 99.4 % with 16 as with 64.
+# 1,000 rows like ReTool's fill packs of 9,216 to 96.8 % without pairs, to 99.4 % with 16 or 64.
 _PAIRS = 16
 
 
