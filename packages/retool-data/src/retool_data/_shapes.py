@@ -198,13 +198,17 @@ def _read_tora(row: Fields, where: Where) -> Trajectory:
     )
 
 
-def _all_text(row: Fields) -> str:
-    said = [m.get("content") for m in row["messages"] if m.get("role") == "assistant"]
-    return "".join(text for text in said if isinstance(text, str))
-
-
 def _has_messages(row: Fields) -> bool:
     return isinstance(row.get("messages"), list)
+
+
+def _says(row: Fields, mark: str) -> bool:
+    """Whether an assistant's message holds a mark."""
+    return _has_messages(row) and any(
+        mark in content
+        for message in row["messages"]
+        if message.get("role") == "assistant" and isinstance(content := message.get("content"), str)
+    )
 
 
 def _is_structured(row: Fields) -> bool:
@@ -231,17 +235,17 @@ SHAPES: tuple[Shape, ...] = (
     _messages(
         "retool_raw",
         "messages; the assistant's one string holds <code> and <interpreter> (ReTool-SFT)",
-        lambda row: _has_messages(row) and "<code>" in _all_text(row),
+        lambda row: _says(row, "<code>"),
     ),
     _messages(
         "hermes",
         "messages; calls as <tool_call> JSON in the text",
-        lambda row: _has_messages(row) and "<tool_call>" in _all_text(row),
+        lambda row: _says(row, "<tool_call>"),
     ),
     _messages(
         "tora_messages",
         "messages; ```python and ```output blocks in the text (ToRA)",
-        lambda row: _has_messages(row) and "```output" in _all_text(row),
+        lambda row: _says(row, "```output"),
     ),
     _messages("messages", "messages of role and content (slime, vime)", _has_messages),
     _messages(
