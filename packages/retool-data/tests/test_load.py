@@ -208,6 +208,13 @@ def test_repeated_prompts_are_skipped_before_they_are_parsed() -> None:
     assert (len(kept), counts.repeated) == (2, 99)
 
 
+@pytest.mark.parametrize(("name", "said"), [("tora_output", "code"), ("trl_completion", "prompt")])
+def test_rows_of_which_a_part_is_equal_are_no_copies(name: str, said: str) -> None:
+    row = ROWS[name]
+    other = [{"role": "user", "content": "Two?"}] if said == "prompt" else ["Two."]
+    assert len(list(load([row, row | {said: other}, row], unique=True))) == 2
+
+
 LINES = st.builds(
     lambda row, separators: json.dumps(row, separators=separators),
     st.one_of(

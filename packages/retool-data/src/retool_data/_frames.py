@@ -26,25 +26,26 @@ _DAPO = re.compile(
     r"the form Answer: [^\n]*\n\n"
 )
 _SUFFIXES = (
-    # (opening word, whether it opens a line, what follows up to the end)
-    ("Remember", False, re.compile(r' to put your answer on its own line after "Answer:"\.\s*\Z')),
+    # (opening words, whether they open a line, what must follow them)
+    (
+        ("Remember",),
+        False,
+        re.compile(r' to put your answer on its own line after "Answer:"\.\s*\Z'),
+    ),
     # ReTool ends every question with a reminder of the answer's form.
     (
-        "Remember",
+        ("Remember",),
         True,
         re.compile(r" to place the final answer in the last part|: include at least one"),
     ),
-    ("The answer format must be: ", True, re.compile("")),
-    *(
-        (
-            word,
-            False,
-            re.compile(
-                r" (?:reason|think) step by step,? and (?:put|output) (?:your|the) final answer "
-                r"(?:within|in|after) (?:\\boxed\{\}|\"####\")\.?\s*\Z"
-            ),
-        )
-        for word in ("Please", "Let's")
+    (("The answer format must be: ",), True, re.compile("")),
+    (
+        ("Please", "Let's"),
+        False,
+        re.compile(
+            r" (?:reason|think) step by step,? and (?:put|output) (?:your|the) final answer "
+            r"(?:within|in|after) (?:\\boxed\{\}|\"####\")\.?\s*\Z"
+        ),
     ),
 )
 
@@ -64,13 +65,16 @@ def split_frame(prompt: str) -> tuple[str, str, str]:
 
 
 def _suffix_start(prompt: str, start: int) -> int:
-    for opening, opens_line, rest in _SUFFIXES:
-        at = prompt.find(opening, start)
-        while at >= 0:
-            end = start + len(prompt[start:at].rstrip())
-            if (not opens_line or "\n" in prompt[end:at]) and rest.match(prompt, at + len(opening)):
-                return end
-            at = prompt.find(opening, at + 1)
+    # Plain searches: a regex that begins with white space tries at every character.
+    for openings, opens_line, rest in _SUFFIXES:
+        for opening in openings:
+            at = prompt.find(opening, start)
+            while at >= 0:
+                end = start + len(prompt[start:at].rstrip())
+                on_its_line = not opens_line or "\n" in prompt[end:at]
+                if on_its_line and rest.match(prompt, at + len(opening)):
+                    return end
+                at = prompt.find(opening, at + 1)
     return len(prompt)
 
 

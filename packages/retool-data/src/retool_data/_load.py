@@ -49,9 +49,9 @@ def load(
         shape: Name of a shape, to skip recognition.
         split: Split of a folder or hub data set.
         config: Configuration of a hub data set.
-        unique: Leave out rows whose prompt occurred before, byte for byte, before they are read;
-            DAPO-Math-17k holds every row a hundred times. Two digests are kept per distinct prompt:
-            that of its line lets a JSONL file's copies go by unparsed.
+        unique: Leave out rows whose prompt, or whose messages, occurred before, byte for byte,
+            before they are read; DAPO-Math-17k holds every row a hundred times. Two digests are
+            kept per distinct row: that of its line lets a JSONL file's copies go by unparsed.
         on_bad_row: Called for a row that cannot be read; without it the first one raises.
         counts: Filled while iterating.
 
@@ -60,7 +60,7 @@ def load(
         UnknownShapeError: The first row fits no shape.
     """
     seen = counts if counts is not None else LoadCounts()
-    lines, prompts = set[bytes](), set[bytes]()
+    lines, contents = set[bytes](), set[bytes]()
 
     def is_copy(line: bytes) -> bool:
         if line not in lines:
@@ -77,7 +77,7 @@ def load(
     given = shape_named(shape) if shape is not None else None
     for row in rows:
         seen.rows += 1
-        current, prompt = given, b""
+        current, content = given, b""
         try:
             if isinstance(row, BadRow):
                 raise BadRowError(row)
@@ -86,8 +86,8 @@ def load(
                 value = _renamed(row.value, columns) if columns else row.value
                 current = given or recognise(value)
                 if unique:
-                    prompt = _digest(current.prompt(value))
-                    if prompt in prompts:
+                    content = _digest([value[column] for column in current.columns])
+                    if content in contents:
                         seen.repeated += 1
                         continue
                 record = current.read(value, Where(name, row.number))
@@ -103,9 +103,9 @@ def load(
                 reason = f"does not read as {current.name if current else 'a record'}: {error!s}"
             _bad(row, name, reason, seen, on_bad_row)
             continue
-        if prompt:  # a row that does not read keeps no later one out
+        if content:  # a row that does not read keeps no later one out
             lines.add(row.digest)
-            prompts.add(prompt)
+            contents.add(content)
         seen.records += 1
         problem = record if isinstance(record, Problem) else record.problem
         seen.shapes[problem.provenance.shape or "record"] += 1
@@ -160,8 +160,8 @@ def _renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, An
     return {**{wanted: row[source] for wanted, source in columns.items()}, **kept}
 
 
-def _digest(prompt: object) -> bytes:
+def _digest(content: list[Any]) -> bytes:
     try:
-        return digest(to_json(prompt))
+        return digest(to_json(content))
     except ValueError:  # a lone surrogate
-        return digest(json.dumps(prompt).encode())
+        return digest(json.dumps(content).encode())
