@@ -20,6 +20,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from retool_data import (
     Benchmark,
     DedupeReport,
@@ -37,76 +40,13 @@ from retool_data import (
     write_rows,
 )
 
-WORDS = [
-    "the",
-    "number",
-    "of",
-    "ways",
-    "to",
-    "place",
-    "three",
-    "red",
-    "balls",
-    "and",
-    "five",
-    "blue",
-    "cubes",
-    "in",
-    "a",
-    "row",
-    "so",
-    "that",
-    "no",
-    "two",
-    "red",
-    "ones",
-    "touch",
-    "is",
-    "found",
-    "by",
-    "counting",
-    "first",
-    "the",
-    "gaps",
-    "between",
-    "blue",
-    "and",
-    "then",
-    "choosing",
-    "among",
-    "them",
-    "we",
-    "consider",
-    "each",
-    "case",
-    "where",
-    "x",
-    "is",
-    "larger",
-    "than",
-    "y",
-    "plus",
-    "one",
-    "and",
-    "square",
-    "both",
-    "sides",
-    "of",
-    "the",
-    "equation",
-    "therefore",
-    "integer",
-    "prime",
-    "divisor",
-    "triangle",
-    "circle",
-    "radius",
-    "length",
-    "angle",
-    "sum",
-    "product",
-    "remainder",
-]
+TEXT = """
+the number of ways to place three red balls and five blue cubes in a row so that no two red
+ones touch is found by counting first the gaps between blue and then choosing among them we
+consider each case where x is larger than y plus one and square both sides of the equation
+therefore integer prime divisor triangle circle radius length angle sum product remainder
+"""
+WORDS = TEXT.split()
 
 
 def prose(random_: random.Random, num_words: int) -> str:
@@ -270,24 +210,38 @@ def _trl_tokenize(tokenizer_file: Path, records: list[Trajectory]) -> Callable[[
 
 def bench_dedupe(quick: bool, folder: Path) -> None:
     distinct, copies = (1791, 100) if quick else (17_917, 100)
-    lines = [json.dumps(problem(i)).encode() + b"\n" for i in range(distinct)]
-    source = folder / "dapo.jsonl"
-    with source.open("wb") as file:
+    rows = [problem(i) for i in range(distinct)]
+    lines = [json.dumps(row).encode() + b"\n" for row in rows]
+    same, numbered, parquet = (folder / name for name in ("a.jsonl", "b.jsonl", "c.parquet"))
+    with same.open("wb") as file:
         for _ in range(copies):
             file.writelines(lines)
-    del lines
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    counts, report = LoadCounts(), DedupeReport(max_listed=100)
-    kept, wall, cpu = timed(
-        lambda: write_rows(
-            folder / "kept.jsonl",
-            dedupe(load(source, unique=True, counts=counts), level="near", report=report),
+    with numbered.open("wb") as file:
+        for copy in range(copies):
+            own = b'"index": "%d-' % copy
+            file.writelines(line.replace(b'"index": "', own) for line in lines)
+    table = pa.Table.from_pylist(rows)
+    with pq.ParquetWriter(parquet, table.schema) as writer:
+        for _ in range(copies):
+            writer.write_table(table)
+    del rows, lines, table
+    for source, what in (
+        (same, "JSONL, 100 equal copies"),
+        (numbered, "JSONL, copies of another index"),
+        (parquet, "Parquet, 100 equal copies"),
+    ):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        counts, report = LoadCounts(), DedupeReport(max_listed=100)
+        kept, wall, cpu = timed(
+            lambda source=source, counts=counts, report=report: write_rows(
+                folder / "kept.jsonl",
+                dedupe(load(source, unique=True, counts=counts), level="near", report=report),
+            )
         )
-    )
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    note = f"{counts.rows:,} rows in {wall:.1f} s ({cpu:.1f} cpu s), {kept:,} kept, "
-    note += f"{(after - before) / 1024:.0f} MiB more; target 15 s"
-    say("dedupe", "JSONL file, 100 copies, exact + near", rate(counts.rows, wall, cpu), note)
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        note = f"{counts.rows:,} rows in {wall:.1f} s ({cpu:.1f} cpu s), {kept:,} kept, "
+        note += f"{(after - before) / 1024:.0f} MiB more; target 15 s"
+        say("dedupe", f"{what}, exact + near", rate(counts.rows, wall, cpu), note)
 
 
 def bench_decontaminate(quick: bool, folder: Path) -> None:

@@ -101,8 +101,10 @@ def test_duplicates_can_be_marked_instead_and_trajectories_count_by_their_proble
 
 def test_the_list_of_duplicates_is_bounded_and_the_count_is_not() -> None:
     report = DedupeReport(max_listed=5)
-    list(dedupe((problem(str(i), TRAIN) for i in range(50)), report=report))
+    golds = ["120"] * 40 + ["121"] * 10
+    list(dedupe((problem(str(i), TRAIN, gold) for i, gold in enumerate(golds)), report=report))
     assert (len(report.duplicates), report.levels["exact"]) == (5, 49)
+    assert report.gold_conflicts == 10
 
 
 BENCHMARK = [

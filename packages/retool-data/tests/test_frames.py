@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +38,39 @@ def test_a_question_that_begins_with_letters_of_the_prefix_survives() -> None:
 @given(st.text())
 def test_the_parts_always_join_to_the_prompt(prompt: str) -> None:
     assert "".join(split_frame(prompt)) == prompt
+
+
+SIMPLE = (  # one regex for each suffix, as slow as it is plain
+    r'\s*Remember to put your answer on its own line after "Answer:"\.\s*\Z',
+    r"\s*\n\s*Remember(?: to place the final answer in the last part|: include at least one)",
+    r"\s*\n\s*The answer format must be: (?s:.*)",
+    (
+        r"\s*(?:Please|Let's) (?:reason|think) step by step,? and (?:put|output) "
+        r"(?:your|the) final answer (?:within|in|after) (?:\\boxed\{\}|\"####\")\.?\s*\Z"
+    ),
+)
+PARTS = st.sampled_from(
+    [
+        " ",
+        "\n",
+        "\x1c",
+        "x",
+        "Remember",
+        ' to put your answer on its own line after "Answer:".',
+        " to place the final answer in the last part",
+        ": include at least one",
+        "The answer format must be: ",
+        "Please reason step by step, and put your final answer within \\boxed{}.",
+        'Let\'s think step by step and output the final answer after "####"',
+    ]
+)
+
+
+@given(st.lists(PARTS, max_size=9).map("".join))
+def test_suffixes_are_found_where_a_plain_regex_finds_them(prompt: str) -> None:
+    matches = (re.search(pattern, prompt) for pattern in SIMPLE)
+    end = next((match.start() for match in matches if match), len(prompt))
+    assert split_frame(prompt) == ("", prompt[:end], prompt[end:])
 
 
 def test_the_answer_form_is_rewritten_to_the_box_that_the_loop_stops_on() -> None:

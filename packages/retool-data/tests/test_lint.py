@@ -134,6 +134,10 @@ def test_faults_that_only_several_rows_show() -> None:
     assert "dialect_mixed" in codes(*rows)
 
 
+def test_a_gold_conflict_is_found_behind_ten_thousand_duplicates() -> None:
+    assert "gold_conflict" in codes(*[problem()] * 10_001, problem(gold="43"))
+
+
 def test_the_expected_answer_form_and_dialect_can_be_chosen() -> None:
     boxed = problem(suffix=" Put it in \\boxed{}.")
     assert "answer_form_mismatch" in codes(boxed, answer_form="answer")

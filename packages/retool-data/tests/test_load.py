@@ -1,10 +1,13 @@
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retool_data import (
     SHAPES,
@@ -203,6 +206,70 @@ def test_repeated_prompts_are_skipped_before_they_are_parsed() -> None:
     counts = LoadCounts()
     kept = list(load([*rows, ROWS["verl_rl"] | {"prompt": [USER]}], unique=True, counts=counts))
     assert (len(kept), counts.repeated) == (2, 99)
+
+
+@pytest.mark.parametrize(("name", "said"), [("tora_output", "code"), ("trl_completion", "prompt")])
+def test_rows_of_which_a_part_is_equal_are_no_copies(name: str, said: str) -> None:
+    row = ROWS[name]
+    other = [{"role": "user", "content": "Two?"}] if said == "prompt" else ["Two."]
+    assert len(list(load([row, row | {said: other}, row], unique=True))) == 2
+
+
+LINES = st.builds(
+    lambda row, separators: json.dumps(row, separators=separators),
+    st.one_of(
+        st.fixed_dictionaries(
+            {
+                "prompt": st.sampled_from(["One?", "Two?", "", None, [USER]]),
+                "label": st.sampled_from(["1", 1, ["1"], ["1", "2"]]),
+            },
+            optional={"index": st.integers(0, 1)},
+        ),
+        st.fixed_dictionaries({"problem_id": st.just("p"), "statement": st.just("One?")}),
+        st.fixed_dictionaries({"question": st.just("One?"), "answer": st.just("#### 1")}),
+        st.just([1]),
+    ),
+    st.sampled_from([(",", ":"), (", ", ": ")]),
+)
+
+
+@given(st.lists(st.one_of(LINES, st.sampled_from(["", "{"])), max_size=12))
+def test_copies_that_go_by_unparsed_are_those_that_parsing_finds(lines: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.jsonl"
+        lines = ['{"prompt": "Zero?", "label": "0"}', *lines]
+        file.write_text("".join(f"{line}\n" for line in lines))
+        every, bad_of_all = LoadCounts(), list[BadRow]()
+        rows = list(load(file, on_bad_row=bad_of_all.append, counts=every))
+        counts, bad = LoadCounts(), list[BadRow]()
+        kept = list(load(file, unique=True, on_bad_row=bad.append, counts=counts))
+    expected, prompts = list[Any](), set[str]()
+    for row in rows:
+        own = row.provenance.row == 0  # a record of ours is never left out
+        raw = {} if own else json.loads(lines[row.provenance.row - 1])
+        prompt = json.dumps(raw.get("prompt", raw.get("question")))
+        if own or prompt not in prompts:
+            expected.append(row)
+        if not own:
+            prompts.add(prompt)
+    assert kept == expected
+    assert counts.rows == every.rows
+    assert counts.rows == len(kept) + counts.repeated + len(bad)  # unread, a bad copy is a copy
+
+
+def test_a_row_that_does_not_read_keeps_no_later_one_out() -> None:
+    rows = [{"prompt": "One?", "label": ["1", "2"]}, {"prompt": "One?", "label": "1"}]
+    bad: list[BadRow] = []
+    (kept,) = load(rows, shape="slime_rl", unique=True, on_bad_row=bad.append)
+    assert (kept.provenance.row, len(bad)) == (2, 1)
+
+
+def test_the_shape_of_a_row_does_not_depend_on_the_rows_before_it() -> None:
+    both = {"prompt": "One?", "label": "1", "answer": "1"}
+    only = {"prompt": "Two?", "answer": "2"}
+    for rows in ([only, both], [both, only]):
+        shapes = {row.provenance.row: row.provenance.shape for row in load(rows)}
+        assert sorted(shapes.values()) == ["prompt_answer", "slime_rl"]
 
 
 def test_parquet_and_json_files_are_read(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retool_data import Span, SpanKind, TokenSample, pack, pack_lengths
+from retool_data._pack import _fill
 
 
 def sample(name: str, length: int) -> TokenSample:
@@ -23,8 +26,25 @@ def first_fit_decreasing(lengths: list[int], room: int) -> list[list[int]]:
 
 
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(50, 120))
-def test_the_tree_gives_exactly_first_fit_decreasing(lengths: list[int], room: int) -> None:
-    assert pack_lengths(lengths, room) == first_fit_decreasing(lengths, room)
+def test_bin_by_bin_the_longest_that_fits_is_first_fit_decreasing(
+    lengths: list[int], room: int
+) -> None:
+    plain = _fill(lengths, room, in_pairs=False)
+    assert plain == first_fit_decreasing(lengths, room)
+    assert len(pack_lengths(lengths, room)) <= len(plain)
+
+
+def test_pairs_that_fill_a_pack_are_found() -> None:
+    lengths = [6, 6, 5, 4, 3, 3]
+    assert first_fit_decreasing(lengths, 14) == [[0, 1], [2, 3, 4], [5]]
+    assert pack_lengths(lengths, 14) == [[0, 4, 2], [1, 5, 3]]
+
+
+def test_rows_as_long_as_those_of_retool_fill_the_packs() -> None:
+    random_ = random.Random(0)
+    lengths = [int(random_.triangular(1163, 4742, 2000)) for _ in range(5000)]
+    bins = pack_lengths(lengths, 9216)
+    assert sum(lengths) / (9216 * len(bins)) > 0.99
 
 
 @given(st.lists(st.integers(1, 50), max_size=60))

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from retool_data import (
     load,
     load_problems,
     load_trajectories,
+    validate,
 )
 
 SHAPES = {
@@ -141,3 +143,20 @@ def test_tora_rows_hold_1318_outputs(shared_data: Path) -> None:
     rows = list(load_trajectories(file(shared_data, "tora_code34b_gsm8k")))
     assert all(isinstance(row, Trajectory) for row in rows)
     assert sum(len(turn.results) for row in rows for turn in row.turns()) == 1318
+
+
+async def test_all_1318_tora_outputs_replay(shared_data: Path) -> None:
+    sandbox = pytest.importorskip("retool_sandbox", reason="needs retool-data[sandbox]")
+    rows = load_trajectories(file(shared_data, "tora_code34b_gsm8k"))
+    # A minute: what is tested is the output, however busy the machine is.
+    limits = sandbox.Limits(wall_time_s=60.0)
+    statuses = Counter[str]()
+    try:
+        async with sandbox.Sandbox(limits=limits) as box:
+            async for row in validate(rows, sandbox.code_interpreter(box)):
+                assert row.findings == ()
+                results = [s.result for s in row.trajectory.segments if s.result is not None]
+                statuses.update(str(result.status) for result in results)
+    except sandbox.IsolationUnavailable as error:
+        pytest.skip(f"no sandbox on this machine: {error}")
+    assert statuses == {"exact": 1316, "same_error": 2}

@@ -70,7 +70,7 @@ def test_words_of_another_speaker_are_read_but_not_trained(renderer: Any) -> Non
 
 def test_a_turn_of_mixed_speakers_is_refused() -> None:
     segments = (Segment.of_text("a"), Segment.of_text("b", speaker=Speaker.OTHER))
-    with pytest.raises(ValueError, match="mixes speakers"):
+    with pytest.raises(ValueError, match="mixes the speakers policy and other"):
         Trajectory(problem=PROBLEM, segments=segments).turns()
 
 

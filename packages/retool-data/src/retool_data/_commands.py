@@ -208,11 +208,10 @@ def dedupe_command(arguments: argparse.Namespace) -> int:
         reader.records(*arguments.source), level=arguments.level, mark=arguments.mark, report=report
     )
     written = write_rows(arguments.output, kept)
-    conflicts = [found for found in report.duplicates if found.gold_conflict]
     summary = reader.summary() | {
         "kept": report.kept,
         "duplicates": dict(report.levels),
-        "gold_conflicts": len(conflicts),
+        "gold_conflicts": report.gold_conflicts,
         "written": written,
     }
     evidence = [asdict(found) for found in report.duplicates]

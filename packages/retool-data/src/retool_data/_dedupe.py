@@ -38,13 +38,16 @@ class DedupeReport:
     rows: int = 0
     kept: int = 0
     levels: Counter[str] = field(default_factory=Counter[str])
+    gold_conflicts: int = 0
+    """Duplicates whose gold differs from that of the kept row."""
     duplicates: list[Duplicate] = field(default_factory=list[Duplicate])
-    """The first `max_listed` of them; `levels` counts all."""
+    """The first `max_listed` of them; the numbers above count all."""
     max_listed: int = 10_000
 
     def add(self, duplicate: Duplicate) -> None:
         """Count a duplicate, and list it while there is room: DAPO has 1.77 million."""
         self.levels[duplicate.level] += 1
+        self.gold_conflicts += duplicate.gold_conflict
         if len(self.duplicates) < self.max_listed:
             self.duplicates.append(duplicate)
 

@@ -34,7 +34,7 @@ def write_rows(path: str | Path, rows: Iterable[Record | dict[str, Any]]) -> int
     if target.suffix not in writers:
         raise ValueError(f"{target.name}: write to a .jsonl or .parquet file")
     with replacing(target) as temporary:
-        return writers[target.suffix](temporary, map(_plain, rows))
+        return writers[target.suffix](temporary, rows)
 
 
 @contextmanager
@@ -48,11 +48,7 @@ def replacing(target: Path) -> Generator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _plain(row: Record | dict[str, Any]) -> dict[str, Any]:
-    return row.model_dump(mode="json") if isinstance(row, Record) else row
-
-
-def _write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+def _write_jsonl(path: Path, rows: Iterable[Record | dict[str, Any]]) -> int:
     count = 0
     with path.open("wb") as file:
         for row in rows:
@@ -63,14 +59,15 @@ def _write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
     return count
 
 
-def _write_parquet(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+def _write_parquet(path: Path, rows: Iterable[Record | dict[str, Any]]) -> int:
     pa, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     count = 0
     group: list[dict[str, Any]] = []
     writer: Any = None
     layout, arrow = "problem", None
     try:
-        for row in rows:
+        for item in rows:
+            row = item.model_dump(mode="json") if isinstance(item, Record) else item
             if arrow is None:
                 layout = layout_of(row)
                 columns = [name for name in LAYOUTS[layout] if name in row]

@@ -26,28 +26,25 @@ _DAPO = re.compile(
     r"the form Answer: [^\n]*\n\n"
 )
 _SUFFIXES = (
+    # (opening words, whether they open a line, what must follow them)
     (
-        "Remember",
-        re.compile(r'\s*Remember to put your answer on its own line after "Answer:"\.\s*\Z'),
+        ("Remember",),
+        False,
+        re.compile(r' to put your answer on its own line after "Answer:"\.\s*\Z'),
     ),
     # ReTool ends every question with a reminder of the answer's form.
     (
-        "Remember",
-        re.compile(
-            r"\s*\n\s*Remember"
-            r"(?: to place the final answer in the last part|: include at least one).*\Z",
-            re.DOTALL,
-        ),
+        ("Remember",),
+        True,
+        re.compile(r" to place the final answer in the last part|: include at least one"),
     ),
+    (("The answer format must be: ",), True, re.compile("")),
     (
-        "The answer format must be",
-        re.compile(r"\s*\n\s*The answer format must be: .*\Z", re.DOTALL),
-    ),
-    (
-        "step by step",
+        ("Please", "Let's"),
+        False,
         re.compile(
-            r"\s*(?:Please|Let's) (?:reason|think) step by step,? and (?:put|output) "
-            r"(?:your|the) final answer (?:within|in|after) (?:\\boxed\{\}|\"####\")\.?\s*\Z"
+            r" (?:reason|think) step by step,? and (?:put|output) (?:your|the) final answer "
+            r"(?:within|in|after) (?:\\boxed\{\}|\"####\")\.?\s*\Z"
         ),
     ),
 )
@@ -63,12 +60,22 @@ def split_frame(prompt: str) -> tuple[str, str, str]:
             start += len(prompt[start:]) - len(prompt[start:].lstrip())
         elif match := _DAPO.match(prompt):
             start = match.end()
-    end = len(prompt)
-    for hint, pattern in _SUFFIXES:
-        if hint in prompt and (match := pattern.search(prompt, start)):
-            end = match.start()
-            break
+    end = _suffix_start(prompt, start)
     return prompt[:start], prompt[start:end], prompt[end:]
+
+
+def _suffix_start(prompt: str, start: int) -> int:
+    # Plain searches: a regex that begins with white space tries at every character.
+    for openings, opens_line, rest in _SUFFIXES:
+        for opening in openings:
+            at = prompt.find(opening, start)
+            while at >= 0:
+                end = start + len(prompt[start:at].rstrip())
+                on_its_line = not opens_line or "\n" in prompt[end:at]
+                if on_its_line and rest.match(prompt, at + len(opening)):
+                    return end
+                at = prompt.find(opening, at + 1)
+    return len(prompt)
 
 
 def with_answer_form(problem: Problem, form: str) -> Problem:

@@ -29,19 +29,18 @@ def lint(
     report = DedupeReport()
     spoken: Counter[str] = Counter()
     types: Counter[str] = Counter()
-    listed = 0
     # `normalised`, not `near`: a lint must cost little, and `dedupe` exists for the rest.
     for record in dedupe(records, level="normalised", mark=True, report=report):
         problem = record if isinstance(record, Problem) else record.problem
         if problem.gold is None and isinstance(record, Problem):
             yield finding("gold_missing", problem.provenance, problem.problem_id, where="gold")
         yield from lint_problem(problem, answer_form=answer_form, dialect=dialect)
-        for duplicate in report.duplicates[listed:]:
+        for duplicate in report.duplicates:
             if duplicate.gold_conflict:
                 message = f"{problem.gold!r:.60} here, another gold in {duplicate.duplicate_of}"
                 where = (problem.provenance, problem.problem_id)
                 yield finding("gold_conflict", *where, message, where="gold")
-        listed = len(report.duplicates)
+        report.duplicates.clear()
         if problem.gold is not None:
             new = problem.gold_type not in types
             types[problem.gold_type] += 1

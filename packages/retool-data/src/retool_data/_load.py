@@ -1,15 +1,17 @@
 """Read any known file, folder or hub data set into records, one at a time."""
 
-import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_json
+
 from ._embed import read_own
-from ._records import Problem, Trajectory, to_json
-from ._rows import BadRow, BadRowError, Row, number_rows, read_rows, source_name
+from ._records import Problem, Trajectory
+from ._rows import BadRow, BadRowError, Row, digest, number_rows, read_rows, source_name
 from ._shapes import UnknownShapeError, Where, recognise, shape_named
 
 
@@ -47,8 +49,9 @@ def load(
         shape: Name of a shape, to skip recognition.
         split: Split of a folder or hub data set.
         config: Configuration of a hub data set.
-        unique: Leave out rows whose prompt occurred before, byte for byte, before they are parsed.
-            DAPO-Math-17k holds every row a hundred times; 16 bytes are kept per distinct prompt.
+        unique: Leave out rows whose prompt, or whose messages, occurred before, byte for byte,
+            before they are read; DAPO-Math-17k holds every row a hundred times. Two digests are
+            kept per distinct row: that of its line lets a JSONL file's copies go by unparsed.
         on_bad_row: Called for a row that cannot be read; without it the first one raises.
         counts: Filled while iterating.
 
@@ -56,33 +59,37 @@ def load(
         BadRowError: A row cannot be read and there is no `on_bad_row`.
         UnknownShapeError: The first row fits no shape.
     """
+    seen = counts if counts is not None else LoadCounts()
+    lines, contents = set[bytes](), set[bytes]()
+
+    def is_copy(line: bytes) -> bool:
+        if line not in lines:
+            return False
+        seen.rows += 1
+        seen.repeated += 1
+        return True
+
     if isinstance(source, str | Path):
-        name, rows = source_name(source), read_rows(source, split=split, config=config)
+        name = source_name(source)
+        rows = read_rows(source, split=split, config=config, is_copy=is_copy if unique else None)
     else:
         name, rows = "memory", number_rows(source)
-    seen = counts if counts is not None else LoadCounts()
-    prompts = set[bytes]()
-    current = shape_named(shape) if shape is not None else None
+    given = shape_named(shape) if shape is not None else None
     for row in rows:
         seen.rows += 1
+        current, content = given, b""
         try:
             if isinstance(row, BadRow):
                 raise BadRowError(row)
             record = read_own(row.value)
             if record is None:
                 value = _renamed(row.value, columns) if columns else row.value
-                # `messages` fits every chat: a later row may be of a more telling shape.
-                if shape is None and (
-                    current is None or current.name == "messages" or not current.fits(value)
-                ):
-                    current = recognise(value)
-                assert current is not None
+                current = given or recognise(value)
                 if unique:
-                    key = _digest(current.prompt(value))
-                    if key in prompts:
+                    content = _digest([value[column] for column in current.columns])
+                    if content in contents:
                         seen.repeated += 1
                         continue
-                    prompts.add(key)
                 record = current.read(value, Where(name, row.number))
         except UnknownShapeError:
             if seen.records == 0:
@@ -96,6 +103,9 @@ def load(
                 reason = f"does not read as {current.name if current else 'a record'}: {error!s}"
             _bad(row, name, reason, seen, on_bad_row)
             continue
+        if content:  # a row that does not read keeps no later one out
+            lines.add(row.digest)
+            contents.add(content)
         seen.records += 1
         problem = record if isinstance(record, Problem) else record.problem
         seen.shapes[problem.provenance.shape or "record"] += 1
@@ -150,6 +160,8 @@ def _renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, An
     return {**{wanted: row[source] for wanted, source in columns.items()}, **kept}
 
 
-def _digest(prompt: object) -> bytes:
-    text = prompt if isinstance(prompt, str) else to_json(prompt)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def _digest(content: list[Any]) -> bytes:
+    try:
+        return digest(to_json(content))
+    except ValueError:  # a lone surrogate
+        return digest(json.dumps(content).encode())

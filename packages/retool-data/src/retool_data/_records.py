@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from ._gold import GoldKind, gold_kind
 
@@ -18,7 +18,10 @@ class Record(BaseModel):
 
 def to_json(value: object) -> str:
     """Spell a value as JSON the way a chat template does: `, ` and `: `, and no escaped unicode."""
-    return json.dumps(value, ensure_ascii=False)
+    return _ENCODER.encode(value)
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False)  # json.dumps would make one per call
 
 
 def _json_text(value: object) -> object:
@@ -108,11 +111,11 @@ class ToolResult(Record):
     shown: Literal["recorded", "replayed"] = "recorded"
     """Which of the two the model is trained to read."""
 
-    @model_validator(mode="after")
-    def _shown_exists(self) -> Self:
-        if self.shown == "replayed" and self.replayed is None:
+    # Not a model_validator: that runs again wherever the record is put into another one.
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse to show a replay that is not there."""
+        if self.replayed is None and self.shown == "replayed":
             raise ValueError("shown='replayed' needs a replayed text; run `validate` first")
-        return self
 
     @property
     def text(self) -> str:
@@ -153,15 +156,16 @@ class Segment(Record):
     before: str = ""
     after: str = ""
 
-    @model_validator(mode="after")
-    def _one_body(self) -> Self:
-        if (self.kind is Kind.CALL) != (self.call is not None):
-            raise ValueError(f"a {self.kind} segment and `call` do not go together")
-        if (self.kind is Kind.RESULT) != (self.result is not None):
-            raise ValueError(f"a {self.kind} segment and `result` do not go together")
-        if (self.kind is Kind.RESULT) != (self.speaker is Speaker.TOOL):
-            raise ValueError(f"a {self.kind} segment cannot be spoken by {self.speaker}")
-        return self
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse a body of another kind."""
+        kind = self.kind
+        if (kind is Kind.CALL) != (self.call is not None):
+            raise ValueError(f"a {kind} segment and `call` do not go together")
+        is_result = kind is Kind.RESULT
+        if is_result != (self.result is not None):
+            raise ValueError(f"a {kind} segment and `result` do not go together")
+        if is_result != (self.speaker is Speaker.TOOL):
+            raise ValueError(f"a {kind} segment cannot be spoken by {self.speaker}")
 
     @classmethod
     def of_text(
@@ -355,38 +359,39 @@ class Trajectory(Record):
         """
         out: list[Turn] = []
         text, calls, results = "", list[ToolCall](), list[str]()
-        speakers = set[Speaker]()
+        speaker: Speaker | None = None
 
         def close() -> None:
-            if len(speakers) > 1:
-                raise ValueError(f"turn {len(out) + 1} mixes speakers {sorted(speakers)}")
             gap = "\n\n" if layout == "retool" and calls and text else ""
             out.append(
                 Turn(
                     text=text + gap,
                     calls=tuple(calls),
                     results=tuple(results),
-                    trained=Speaker.OTHER not in speakers,
+                    trained=speaker is not Speaker.OTHER,
                 )
             )
 
         for segment in self.segments:
-            if segment.kind is Kind.RESULT:
+            if segment.result is not None:
                 if len(results) == len(calls):
                     raise ValueError(f"turn {len(out) + 1} has a result without a call")
-                results.append(cast("ToolResult", segment.result).text)
+                results.append(segment.result.text)
                 continue
             if results:
                 close()
-                text, calls, results, speakers = "", [], [], set[Speaker]()
-            speakers.add(segment.speaker)
-            if segment.kind is Kind.CALL:
-                calls.append(cast("ToolCall", segment.call))
+                text, calls, results, speaker = "", [], [], None
+            speaker = speaker or segment.speaker
+            if speaker is not segment.speaker:
+                mixed = f"{speaker} and {segment.speaker}"
+                raise ValueError(f"turn {len(out) + 1} mixes the speakers {mixed}")
+            if segment.call is not None:
+                calls.append(segment.call)
                 continue
             if calls:
                 raise ValueError(f"turn {len(out) + 1} has text after a call and before its result")
             body = segment.text
-            if segment.kind is Kind.ANSWER and layout == "retool":
+            if layout == "retool" and segment.kind is Kind.ANSWER:
                 body = f"<answer>\n{body}\n</answer>"
             text = f"{text}\n\n{body}" if text else body
         if text or calls:

@@ -1,9 +1,7 @@
 """The records a trainer reads: a tokenised trajectory, and several of them packed into one row."""
 
 from enum import StrEnum
-from typing import Self
-
-from pydantic import model_validator
+from typing import Any
 
 from ._records import Provenance, Record
 
@@ -44,8 +42,8 @@ class TokenSample(Record):
     """SHA-256 of the tokenizer file."""
     provenance: Provenance = Provenance()
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse a mask of another length, and spans that leave tokens out."""
         if len(self.ids) != len(self.mask):
             raise ValueError(f"{len(self.ids)} ids but {len(self.mask)} mask entries")
         at = 0
@@ -55,7 +53,6 @@ class TokenSample(Record):
             at = span.end
         if at != len(self.ids):
             raise ValueError(f"the spans cover {at} of {len(self.ids)} ids")
-        return self
 
     @property
     def num_trained(self) -> int:
@@ -74,12 +71,11 @@ class Pack(Record):
     """Offsets of the samples: 0, len(first), ..., len(ids), as variable-length attention takes."""
     problem_ids: tuple[str, ...]
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse columns of different lengths."""
         if not len(self.ids) == len(self.mask) == len(self.position_ids):
             raise ValueError("ids, mask and position_ids differ in length")
         if self.cu_seqlens[0] != 0 or self.cu_seqlens[-1] != len(self.ids):
             raise ValueError(f"cu_seqlens must run from 0 to {len(self.ids)}")
         if len(self.cu_seqlens) != len(self.problem_ids) + 1:
             raise ValueError("cu_seqlens must have one entry more than there are samples")
-        return self

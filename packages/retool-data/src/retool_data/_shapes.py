@@ -34,9 +34,10 @@ class Shape:
     kind: Literal["problem", "trajectory"]
     about: str
     fits: Callable[[Fields], bool]
+    """Asked of rows that have the first of `columns`."""
     read: Callable[[Fields, Where], Problem | Trajectory]
-    prompt: Callable[[Fields], object]
-    """The prompt as it stands in the row, compared by `load(unique=True)`."""
+    columns: tuple[str, ...]
+    """Hold what was asked, and said: `load(unique=True)` compares them."""
 
 
 def read_gold(value: object) -> tuple[str | None, str]:
@@ -112,9 +113,7 @@ def _columns(shape: str, about: str, prompt: str, gold: str) -> Shape:
         name=shape,
         kind="problem",
         about=about,
-        fits=lambda row: (
-            prompt in row and gold in row and isinstance(row[prompt], str | list | None)
-        ),
+        fits=lambda row: gold in row and isinstance(row[prompt], str | list | None),
         read=partial(
             _read_problem,
             shape=shape,
@@ -122,7 +121,7 @@ def _columns(shape: str, about: str, prompt: str, gold: str) -> Shape:
             gold=lambda row: row[gold],
             used=(prompt, gold),
         ),
-        prompt=lambda row: row[prompt],
+        columns=(prompt,),
     )
 
 
@@ -198,13 +197,17 @@ def _read_tora(row: Fields, where: Where) -> Trajectory:
     )
 
 
-def _all_text(row: Fields) -> str:
-    said = [m.get("content") for m in row["messages"] if m.get("role") == "assistant"]
-    return "".join(text for text in said if isinstance(text, str))
-
-
 def _has_messages(row: Fields) -> bool:
-    return isinstance(row.get("messages"), list)
+    return isinstance(row["messages"], list)
+
+
+def _says(row: Fields, mark: str) -> bool:
+    """Whether an assistant's message holds a mark."""
+    return _has_messages(row) and any(
+        mark in content
+        for message in row["messages"]
+        if message.get("role") == "assistant" and isinstance(content := message.get("content"), str)
+    )
 
 
 def _is_structured(row: Fields) -> bool:
@@ -222,7 +225,7 @@ def _messages(
         about=about,
         fits=fits,
         read=partial(_read_messages, shape=name, column=column),
-        prompt=lambda row: row[column],
+        columns=(column, "prompt") if column == "completion" else (column,),
     )
 
 
@@ -231,47 +234,45 @@ SHAPES: tuple[Shape, ...] = (
     _messages(
         "retool_raw",
         "messages; the assistant's one string holds <code> and <interpreter> (ReTool-SFT)",
-        lambda row: _has_messages(row) and "<code>" in _all_text(row),
+        lambda row: _says(row, "<code>"),
     ),
     _messages(
         "hermes",
         "messages; calls as <tool_call> JSON in the text",
-        lambda row: _has_messages(row) and "<tool_call>" in _all_text(row),
+        lambda row: _says(row, "<tool_call>"),
     ),
     _messages(
         "tora_messages",
         "messages; ```python and ```output blocks in the text (ToRA)",
-        lambda row: _has_messages(row) and "```output" in _all_text(row),
+        lambda row: _says(row, "```output"),
     ),
     _messages("messages", "messages of role and content (slime, vime)", _has_messages),
     _messages(
         "sharegpt",
         "conversations of from and value",
-        lambda row: isinstance(row.get("conversations"), list),
+        lambda row: isinstance(row["conversations"], list),
         "conversations",
     ),
     _messages(
         "trl_completion",
         "prompt and completion, both message lists (TRL)",
-        lambda row: isinstance(row.get("prompt"), list) and isinstance(row.get("completion"), list),
+        lambda row: isinstance(row.get("prompt"), list) and isinstance(row["completion"], list),
         "completion",
     ),
     Shape(
         name="tora_output",
         kind="trajectory",
         about="question, gt, code: a list with one sampled text (ToRA's outputs)",
-        fits=lambda row: "question" in row and "gt" in row and isinstance(row.get("code"), list),
+        fits=lambda row: "gt" in row and isinstance(row.get("code"), list),
         read=_read_tora,
-        prompt=lambda row: row["question"],
+        columns=("question", "code"),
     ),
     Shape(
         name="verl_rl",
         kind="problem",
         about="data_source, prompt: messages, reward_model.ground_truth (verl, DAPO-Math-17k)",
         fits=lambda row: (
-            "prompt" in row
-            and isinstance(row.get("reward_model"), dict)
-            and "ground_truth" in row["reward_model"]
+            isinstance(row.get("reward_model"), dict) and "ground_truth" in row["reward_model"]
         ),
         read=partial(
             _read_problem,
@@ -280,7 +281,7 @@ SHAPES: tuple[Shape, ...] = (
             gold=_ground_truth,
             used=("prompt",),
         ),
-        prompt=lambda row: row["prompt"],
+        columns=("prompt",),
     ),
     _columns(
         "slime_rl",
@@ -294,7 +295,7 @@ SHAPES: tuple[Shape, ...] = (
         name="math",
         kind="problem",
         about="problem, solution; the gold is `answer`, else the solution's last box (MATH)",
-        fits=lambda row: "problem" in row and "solution" in row,
+        fits=lambda row: "solution" in row,
         read=partial(
             _read_problem,
             shape="math",
@@ -302,7 +303,7 @@ SHAPES: tuple[Shape, ...] = (
             gold=_math_gold,
             used=("problem", "answer"),
         ),
-        prompt=lambda row: row["problem"],
+        columns=("problem",),
     ),
     _columns("aime", "problem, answer", "problem", "answer"),
     _columns("aime_capital", "Problem, Answer (Maxwell-Jia)", "Problem", "Answer"),
@@ -310,13 +311,11 @@ SHAPES: tuple[Shape, ...] = (
         name="gsm8k",
         kind="problem",
         about="question, answer that ends in `#### gold` (GSM8K)",
-        fits=lambda row: (
-            "question" in row and isinstance(row.get("answer"), str) and "####" in row["answer"]
-        ),
+        fits=lambda row: isinstance(row.get("answer"), str) and "####" in row["answer"],
         read=partial(
             _read_problem, shape="gsm8k", prompt="question", gold=_gsm8k_gold, used=("question",)
         ),
-        prompt=lambda row: row["question"],
+        columns=("question",),
     ),
     _columns("question_answer", "question, answer", "question", "answer"),
     _columns("prompt_answer", "prompt, answer", "prompt", "answer"),
@@ -344,7 +343,7 @@ def recognise(row: Fields) -> Shape:
         UnknownShapeError: None does; the message names the columns and how to map them.
     """
     for shape in SHAPES:
-        if shape.fits(row):
+        if shape.columns[0] in row and shape.fits(row):
             return shape
     seen = ", ".join(f"{key} ({type(value).__name__})" for key, value in row.items())
     raise UnknownShapeError(

@@ -168,8 +168,15 @@ def _turn_difference(before: Sequence[Turn], after: Sequence[Turn]) -> str | Non
     for number, (was, now) in enumerate(zip(before, after, strict=True), 1):
         if was.text != now.text:
             return f"the text of turn {number} changed"
-        if [(c.name, c.as_dict()) for c in was.calls] != [(c.name, c.as_dict()) for c in now.calls]:
+        if not _same_calls(was.calls, now.calls):
             return f"the calls of turn {number} changed"
         if was.results != now.results:
             return f"the results of turn {number} changed"
     return None
+
+
+def _same_calls(before: Sequence[ToolCall], after: Sequence[ToolCall]) -> bool:
+    # JSON that is spelled alike need not be parsed.
+    return before == after or [(call.name, call.as_dict()) for call in before] == [
+        (call.name, call.as_dict()) for call in after
+    ]
