@@ -1,11 +1,15 @@
 """Rollouts against a real vLLM: numbers that agree, weights that change, a server that dies."""
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,6 +187,27 @@ async def test_what_the_server_refuses_is_said_clearly(engine, vllm_server, tiny
     )
     assert (done.status, done.stop_reason) == (Status.TRUNCATED, StopReason.CONTEXT_LENGTH)
     assert (await engine.served_models())[vllm_server.url] == [str(tiny_qwen3)]
+
+
+def test_the_evaluator_scores_a_served_model_and_does_not_repeat_itself(
+    vllm_server, tiny_qwen3, tmp_path
+):
+    problems, output = tmp_path / "problems.jsonl", tmp_path / "output"
+    problems.write_text(
+        "".join(json.dumps({"problem": f"{n} + 1?", "answer": n + 1}) + "\n" for n in range(3))
+    )
+    command = [str(Path(sys.executable).with_name("retool-rollout")), "eval", "--json"]
+    command += ["--endpoint", vllm_server.url, "--tokenizer", str(tiny_qwen3)]
+    command += ["--data", str(problems), "--n", "2", "--output", str(output)]
+    command += ["--max-context", "2048", "--max-response", "40", "--tools", "sandbox"]
+    printed = [
+        subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+        for _ in range(2)
+    ]
+    first, again = map(json.loads, printed)
+    assert first == again
+    assert (first["samples"], first["missing"], first["ungraded"]) == (6, 0, 0)
+    assert len((output / "samples.jsonl").read_text().splitlines()) == 6
 
 
 async def test_a_server_killed_in_mid_flight_loses_and_doubles_nothing(

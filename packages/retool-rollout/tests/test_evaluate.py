@@ -71,6 +71,7 @@ def test_estimates_lie_in_their_intervals_and_pass_grows_with_k(grades):
         ({"problem": "Q", "answer": 7}, "Q!", "7"),
         ({"Problem": "Q", "Answer": "7"}, "Q!", "7"),
         ({"input": "Q", "output": "7"}, "Q!", "7"),
+        ({"statement": "Q", "gold": "7", "prefix": "<", "suffix": ">"}, "<Q>!", "7"),
         ({"prompt": [{"role": "user", "content": "Q"}], "label": "7"}, "Q!", "7"),
         (
             {"prompt": [{"role": "user", "content": "Q"}], "reward_model": {"ground_truth": "7"}},

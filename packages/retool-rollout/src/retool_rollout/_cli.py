@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import logging
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
@@ -142,6 +143,11 @@ def _add_model(command: argparse.ArgumentParser) -> None:
         help="sandbox: a Python interpreter in retool-sandbox; none (default: sandbox)",
     )
     command.add_argument(
+        "--no-tool-specs",
+        action="store_true",
+        help="leave the tools' specification out of the prompt, for a model that was trained so",
+    )
+    command.add_argument(
         "--stateful", action="store_true", help="variables live on from call to call"
     )
     command.add_argument("--temperature", type=float, default=1.0, help="0 is greedy (default: 1)")
@@ -207,6 +213,8 @@ def _view(arguments: argparse.Namespace) -> int:
 def _chat(arguments: argparse.Namespace) -> int:
     from ._chat import chat
 
+    logging.getLogger("retool_rollout").setLevel(logging.ERROR)  # what it warns of is shown here
+
     async def questions() -> AsyncIterator[str]:
         while True:
             print("you> ", end="", flush=True)
@@ -253,7 +261,10 @@ def _dialect(arguments: argparse.Namespace) -> Dialect:
     if system is None and arguments.dialect == "retool":
         system = RETOOL_INSTRUCTION
     return make_dialect(
-        arguments.dialect, Tokenizer.load(arguments.tokenizer), system_prompt=system
+        arguments.dialect,
+        Tokenizer.load(arguments.tokenizer),
+        system_prompt=system,
+        tool_specs=() if arguments.no_tool_specs else None,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from ._record import read_jsonl
 
-QUESTION_KEYS = ("problem", "question", "prompt", "input", "Problem", "messages")
+QUESTION_KEYS = ("problem", "question", "prompt", "statement", "input", "Problem", "messages")
 ANSWER_KEYS = ("answer", "expected_answer", "label", "gold", "output", "reference", "Answer")
 ID_KEYS = ("problem_id", "id", "uid")
 
@@ -46,6 +46,8 @@ def read_problems(
         question = _first(
             row, (question_key,) if question_key else QUESTION_KEYS, f"{where}: no question"
         )
+        if question is row.get("statement"):  # a problem as retool-data writes it
+            question = f"{row.get('prefix') or ''}{question}{row.get('suffix') or ''}"
         gold = _gold(row, answer_key, where)
         given = [row[key] for key in ID_KEYS if row.get(key) is not None]
         problems.append(
