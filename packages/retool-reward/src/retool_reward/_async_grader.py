@@ -16,6 +16,7 @@ from ._grade import DEFAULT_CONFIG, decide_here, grade_of_asked, grade_of_verdic
 from ._own_text import own_text
 from ._pool import Asked, GraderError, Pool
 from ._types import Answer, Gold, Grade, GradeConfig, Reason
+from ._vocabulary import BIG
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,8 @@ _SLICE_S = 0.005
 # One item may hold the loop this long; what takes longer goes to a worker.
 _ITEM_BUDGET_S = 0.02
 _MAX_CACHED = 65_536
+# Where an answer's box stands.
+_TAIL_CHARS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +95,13 @@ class AsyncGrader:
         waiting: list[tuple[int, tuple[str, str]]] = []
         try:
             slice_end = loop.time() + _SLICE_S
-            for index, item in enumerate(items):
+            for index, item in _hard_first(items):
                 if loop.time() > slice_end:
                     await asyncio.sleep(0)
                     if loop.time() > end:
                         break
                     slice_end = loop.time() + _SLICE_S
-                answer, gold = (item.answer, item.gold) if isinstance(item, Item) else item
+                answer, gold = item
                 found = self._decide(answer, str(gold))
                 if isinstance(found, Grade):
                     grades[index] = found
@@ -160,6 +163,20 @@ class AsyncGrader:
             if len(self._cache) > _MAX_CACHED:
                 self._cache.popitem(last=False)
         return grade
+
+
+def _hard_first(
+    items: Sequence[Item | tuple[Answer, Gold]],
+) -> list[tuple[int, tuple[Answer, Gold]]]:
+    """Number the items, those first that may keep a worker busy while this process does the rest."""
+    pairs = [(item.answer, item.gold) if isinstance(item, Item) else item for item in items]
+    return sorted(enumerate(pairs), key=lambda numbered: not _looks_hard(*numbered[1]))
+
+
+def _looks_hard(answer: Answer, gold: Gold) -> bool:
+    tail = answer if isinstance(answer, str) else "".join(span.text for span in answer[-1:])
+    start = max(0, len(tail) - _TAIL_CHARS)
+    return any(tail.find(name, start) >= 0 or name in str(gold) for name in BIG)
 
 
 def _late() -> Grade:
