@@ -5,11 +5,11 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from ._extract import extract
 from ._grade import DEFAULT_CONFIG, decide_here, grade_of_asked, grade_of_verdict
@@ -23,10 +23,12 @@ logger = logging.getLogger(__name__)
 # Other tasks get the loop back this often.
 _SLICE_S = 0.005
 # One item may hold the loop this long; what takes longer goes to a worker.
-_ITEM_BUDGET_S = 0.02
+_ITEM_BUDGET_S = 0.01
 _MAX_CACHED = 65_536
-# Where an answer's box stands.
-_TAIL_CHARS = 1_000
+# A longer answer is a worker's matter: reading it would hold the loop.
+_LONG_CHARS = 1_000
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +96,19 @@ class AsyncGrader:
         asked: dict[tuple[str, str], asyncio.Future[Grade]] = {}
         waiting: list[tuple[int, tuple[str, str]]] = []
         try:
-            slice_end = loop.time() + _SLICE_S
-            for index, item in _hard_first(items):
-                if loop.time() > slice_end:
-                    await asyncio.sleep(0)
-                    if loop.time() > end:
-                        break
-                    slice_end = loop.time() + _SLICE_S
-                answer, gold = item
-                found = self._decide(answer, str(gold))
+            questions: list[tuple[int, str, str]] = []
+            async for index, item in _in_slices(enumerate(items), end):
+                answer, gold = (item.answer, item.gold) if isinstance(item, Item) else item
+                started = time.perf_counter()
+                pred = extract(own_text(answer), self._config)
+                if pred is None:
+                    grades[index] = _no_answer(started)
+                else:
+                    questions.append((index, pred, str(gold)))
+            # The workers start on what is theirs while this process does the rest.
+            questions.sort(key=lambda question: _ease(question[1], question[2]))
+            async for index, pred, gold in _in_slices(questions, end):
+                found = self._decide(pred, gold)
                 if isinstance(found, Grade):
                     grades[index] = found
                     continue
@@ -119,13 +125,9 @@ class AsyncGrader:
                 grades[index] = asked[key].result()
         return [grade if grade is not None else _late() for grade in grades]
 
-    def _decide(self, answer: Answer, gold: str) -> Grade | tuple[str, str]:
-        """Grade an item here and now, or return the question to ask a worker."""
+    def _decide(self, pred: str, gold: str) -> Grade | tuple[str, str]:
+        """Grade an answer here and now, or return the question to ask a worker."""
         started = time.perf_counter()
-        pred = extract(own_text(answer), self._config)
-        if pred is None:
-            ms = (time.perf_counter() - started) * 1e3
-            return Grade(correct=False, pred=None, reason=Reason.NO_ANSWER, path="extract", ms=ms)
         key = (pred, gold)
         with self._lock:
             cached = self._cache.get(key)
@@ -134,6 +136,8 @@ class AsyncGrader:
         if cached is not None:
             ms = (time.perf_counter() - started) * 1e3
             return replace(cached, path="cache", ms=ms)
+        if self._config.symbolic and len(pred) > _LONG_CHARS:
+            return key
         found = decide_here(pred, gold, self._config, budget_s=_ITEM_BUDGET_S)
         if found is not None:
             return self._kept(key, grade_of_verdict(found, pred, started))
@@ -165,18 +169,29 @@ class AsyncGrader:
         return grade
 
 
-def _hard_first(
-    items: Sequence[Item | tuple[Answer, Gold]],
-) -> list[tuple[int, tuple[Answer, Gold]]]:
-    """Number the items, those first that may keep a worker busy while this process does the rest."""
-    pairs = [(item.answer, item.gold) if isinstance(item, Item) else item for item in items]
-    return sorted(enumerate(pairs), key=lambda numbered: not _looks_hard(*numbered[1]))
+async def _in_slices(items: Iterable[_T], end: float) -> AsyncIterator[_T]:
+    """Yield the items up to a time of the loop, and let other tasks run in between."""
+    loop = asyncio.get_running_loop()
+    slice_end = loop.time() + _SLICE_S
+    for item in items:
+        if loop.time() > slice_end:
+            await asyncio.sleep(0)
+            if loop.time() > end:
+                return
+            slice_end = loop.time() + _SLICE_S
+        yield item
 
 
-def _looks_hard(answer: Answer, gold: Gold) -> bool:
-    tail = answer if isinstance(answer, str) else "".join(span.text for span in answer[-1:])
-    start = max(0, len(tail) - _TAIL_CHARS)
-    return any(tail.find(name, start) >= 0 or name in str(gold) for name in BIG)
+def _ease(pred: str, gold: str) -> int:
+    """Return 0 for what may take a worker's whole time (sums, limits), 1 for its other work."""
+    if any(name in pred or name in gold for name in BIG):
+        return 0
+    return 1 if len(pred) > _LONG_CHARS else 2
+
+
+def _no_answer(started: float) -> Grade:
+    ms = (time.perf_counter() - started) * 1e3
+    return Grade(correct=False, pred=None, reason=Reason.NO_ANSWER, path="extract", ms=ms)
 
 
 def _late() -> Grade:
