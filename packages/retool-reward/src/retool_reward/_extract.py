@@ -25,9 +25,12 @@ _LABEL = re.compile(
 # What a label may be followed by: displayed mathematics, or the rest of the line.
 _DISPLAYED = re.compile(r"(?:\\\[|\$\$)[^" + BREAK + r"]*?(?:\\\]|\$\$)")
 _DELIMITED = re.compile(r"(?:\\[(\[]|\$\$?)((?:(?!\\[()\[\]])[^$])*)(?:\\[)\]]|\$\$?)")
+_TAKEN_BACK = (
+    "(?:Or|But|No|Not|Also|Wait|Maybe|Perhaps|However|Alternatively|Otherwise|Actually|Either)"
+)
 # Where a line's answer ends and a remark starts, if that takes nothing of the answer back.
 _REMARK = re.compile(
-    r"(?<=[\d})\]$*\"])(?:\. (?!(?:Or|But|No|Not|Also|Wait|Maybe|Perhaps)\b)(?:[A-Z][a-z]|I\b)"
+    r"(?<=[\d})\]$*\"])(?:\. (?!" + _TAKEN_BACK + r"\b)(?:[A-Z][a-z]|I\b)"
     r"|,? (?:because|since|as)\b)"
 )
 # `Answer: The largest n is 34` says 34, if nothing in it takes that back.
