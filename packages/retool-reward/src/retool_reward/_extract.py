@@ -6,12 +6,17 @@ from dataclasses import dataclass
 from ._own_text import BREAK
 from ._types import GradeConfig, Multiple
 
-_BOX = re.compile(r"\\(?:(?:begin)?boxed|fbox|framebox)\s*(?:\{|(?=[-+]?(?:[\d.]|\\[dt]?frac)))")
+_SPACE = rf"[^\S{BREAK}]"  # a break is white space to Python
+_BOX = re.compile(
+    r"\\(?:(?:begin)?boxed|fbox|framebox)"
+    rf"{_SPACE}*(?:\{{|(?=[-+]?(?:[\d.]|\\[dt]?frac)))"
+)
 _BRACE = re.compile(r"\\[\\{}]|[{}" + BREAK + "]")
 _BARE = re.compile(r"[-+]?(?:[\d.,/]*\d|\\[dt]?frac(?:\d|\{[^{}]*\}){2})")
 # Boxes that only these stand between are one answer in several boxes.
 _JOINT = re.compile(
-    r"(?:[^\S" + BREAK + r"]|\$|[,;]|and\b|or\b|\\(?:quad|qquad|[,;:! ()\[\]])"
+    rf"(?:{_SPACE}"
+    r"|\$|[,;]|and\b|or\b|\\(?:quad|qquad|[,;:! ()\[\]])"
     r"|\\text\s*\{\s*(?:and|or)?\s*,?\s*\}|[A-Za-z](?:_\{?\w\}?)?\s*=)*"
 )
 _TAGGED = re.compile(r"<answer>((?:(?!</?answer>)[^" + BREAK + r"])*)</answer>", re.IGNORECASE)
