@@ -160,8 +160,16 @@ def test_spans_decide_who_spoke() -> None:
         Span(r"\boxed{42}", Speaker.TOOL),
     ]
     assert grade(spans, "42").pred == "41"
-    cut = [Span(r"\boxed{4"), Span("}", Speaker.TOOL), Span("2}")]
-    assert grade(cut, "42").reason is Reason.NO_ANSWER
+    for cut in (
+        r"\boxed{4|2}",
+        r"\boxed|{42}",
+        r"\boxed |42",
+        "Answer:|42",
+        "<answer>|42</answer>",
+    ):
+        before, after = cut.split("|")
+        spans = [Span(before), Span("}", Speaker.TOOL), Span(after)]
+        assert grade(spans, "42").reason is Reason.NO_ANSWER
     with pytest.raises(TypeError, match="Span"):
         grade(["text"], "42")  # type: ignore[list-item]
 

@@ -5,25 +5,30 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from ._extract import extract
 from ._grade import DEFAULT_CONFIG, decide_here, grade_of_asked, grade_of_verdict
 from ._own_text import own_text
 from ._pool import Asked, GraderError, Pool
 from ._types import Answer, Gold, Grade, GradeConfig, Reason
+from ._vocabulary import BIG
 
 logger = logging.getLogger(__name__)
 
 # Other tasks get the loop back this often.
 _SLICE_S = 0.005
 # One item may hold the loop this long; what takes longer goes to a worker.
-_ITEM_BUDGET_S = 0.02
+_ITEM_BUDGET_S = 0.01
 _MAX_CACHED = 65_536
+# A longer answer is a worker's matter: reading it would hold the loop.
+_LONG_CHARS = 1_000
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +96,19 @@ class AsyncGrader:
         asked: dict[tuple[str, str], asyncio.Future[Grade]] = {}
         waiting: list[tuple[int, tuple[str, str]]] = []
         try:
-            slice_end = loop.time() + _SLICE_S
-            for index, item in enumerate(items):
-                if loop.time() > slice_end:
-                    await asyncio.sleep(0)
-                    if loop.time() > end:
-                        break
-                    slice_end = loop.time() + _SLICE_S
+            questions: list[tuple[int, str, str]] = []
+            async for index, item in _in_slices(enumerate(items), end):
                 answer, gold = (item.answer, item.gold) if isinstance(item, Item) else item
-                found = self._decide(answer, str(gold))
+                started = time.perf_counter()
+                pred = extract(own_text(answer), self._config)
+                if pred is None:
+                    grades[index] = _no_answer(started)
+                else:
+                    questions.append((index, pred, str(gold)))
+            # The workers start on what is theirs while this process does the rest.
+            questions.sort(key=lambda question: _ease(question[1], question[2]))
+            async for index, pred, gold in _in_slices(questions, end):
+                found = self._decide(pred, gold)
                 if isinstance(found, Grade):
                     grades[index] = found
                     continue
@@ -116,13 +125,9 @@ class AsyncGrader:
                 grades[index] = asked[key].result()
         return [grade if grade is not None else _late() for grade in grades]
 
-    def _decide(self, answer: Answer, gold: str) -> Grade | tuple[str, str]:
-        """Grade an item here and now, or return the question to ask a worker."""
+    def _decide(self, pred: str, gold: str) -> Grade | tuple[str, str]:
+        """Grade an answer here and now, or return the question to ask a worker."""
         started = time.perf_counter()
-        pred = extract(own_text(answer), self._config)
-        if pred is None:
-            ms = (time.perf_counter() - started) * 1e3
-            return Grade(correct=False, pred=None, reason=Reason.NO_ANSWER, path="extract", ms=ms)
         key = (pred, gold)
         with self._lock:
             cached = self._cache.get(key)
@@ -131,6 +136,8 @@ class AsyncGrader:
         if cached is not None:
             ms = (time.perf_counter() - started) * 1e3
             return replace(cached, path="cache", ms=ms)
+        if self._config.symbolic and len(pred) > _LONG_CHARS:
+            return key
         found = decide_here(pred, gold, self._config, budget_s=_ITEM_BUDGET_S)
         if found is not None:
             return self._kept(key, grade_of_verdict(found, pred, started))
@@ -160,6 +167,31 @@ class AsyncGrader:
             if len(self._cache) > _MAX_CACHED:
                 self._cache.popitem(last=False)
         return grade
+
+
+async def _in_slices(items: Iterable[_T], end: float) -> AsyncIterator[_T]:
+    """Yield the items up to a time of the loop, and let other tasks run in between."""
+    loop = asyncio.get_running_loop()
+    slice_end = loop.time() + _SLICE_S
+    for item in items:
+        if loop.time() > slice_end:
+            await asyncio.sleep(0)
+            if loop.time() > end:
+                return
+            slice_end = loop.time() + _SLICE_S
+        yield item
+
+
+def _ease(pred: str, gold: str) -> int:
+    """Return 0 for what may take a worker's whole time (sums, limits), 1 for its other work."""
+    if any(name in pred or name in gold for name in BIG):
+        return 0
+    return 1 if len(pred) > _LONG_CHARS else 2
+
+
+def _no_answer(started: float) -> Grade:
+    ms = (time.perf_counter() - started) * 1e3
+    return Grade(correct=False, pred=None, reason=Reason.NO_ANSWER, path="extract", ms=ms)
 
 
 def _late() -> Grade:

@@ -32,10 +32,18 @@ _BASE_IN_WORDS = re.compile(r"(\w+)\s*\(?\s*(?:in )?base[ -]?(\w+)\s*\)?", re.IG
 _CLOCK = re.compile(r"(\d{1,2}:\d\d)\s*([ap])\.? ?m\.?", re.IGNORECASE)
 _PYTHON_COMPLEX = re.compile(r"\(?[-+]?[\d.]+ ?[-+] ?[\d.]+j\)?")
 _SYMPY_I = re.compile(r"(?<![A-Za-z\\])I(?![A-Za-z])")
-_CHOICES = re.compile(r"\(?[A-J]\)?(?:\s*(?:,\s*and\b|,|;|&|\band\b|\s)\s*\(?[A-J]\)?)+")
+_CHOICES = re.compile(
+    r"\(?[A-J]\)?(?:\s*(?:,\s*(?:and|or)\b|[,;&/]|\b(?:and|or)\b|\s)\s*\(?[A-J]\)?)+"
+)
+# A second letter in what a letter stands for: whoever names two has chosen none.
+_SECOND_LETTER = re.compile(
+    r"\(\s*[A-J]\s*\)|\b[A-J][.):](?=\s|$)|\b(?:or|and|not)\s+[A-J]\b|^\W*[B-J]\b"
+)
 _COMPACT_CHOICES = re.compile("[A-J]{2,6}")
 # \mathbb{E}[X] = 5: what cannot be read before an equals sign, without digits, is a name.
-_STRANGE_NAME = re.compile(r"([^\d,;<>=]{1,40})=([^<>=]+)")
+_STRANGE_NAME = re.compile(
+    r"(?!.*\\(?:n?eg?|lnot|not|neq|n?exists|forall)\b)([^\d,;<>=]{0,40}[A-Za-z)\]}'|] ?)=([^<>=]+)"
+)
 # Words that are mathematics.
 _ALIASES = {
     "all real numbers": r"\mathbb{R}",
@@ -206,7 +214,9 @@ def _choice(text: str) -> tuple[str, str] | None:
     if letter is not None:
         return (letter[1] or letter[2]).upper(), ""
     both = _LETTER_WITH_TEXT.fullmatch(text)
-    return None if both is None else ((both[1] or both[2]), both[3])
+    if both is None or _SECOND_LETTER.search(both[3]):
+        return None
+    return (both[1] or both[2]), both[3]
 
 
 def _choices(text: str, *, compact: bool = False) -> frozenset[str] | None:

@@ -6,12 +6,17 @@ from dataclasses import dataclass
 from ._own_text import BREAK
 from ._types import GradeConfig, Multiple
 
-_BOX = re.compile(r"\\(?:(?:begin)?boxed|fbox|framebox)\s*(?:\{|(?=[-+]?(?:[\d.]|\\[dt]?frac)))")
+_SPACE = rf"[^\S{BREAK}]"  # a break is white space to Python
+_BOX = re.compile(
+    r"\\(?:(?:begin)?boxed|fbox|framebox)"
+    rf"{_SPACE}*(?:\{{|(?=[-+]?(?:[\d.]|\\[dt]?frac)))"
+)
 _BRACE = re.compile(r"\\[\\{}]|[{}" + BREAK + "]")
 _BARE = re.compile(r"[-+]?(?:[\d.,/]*\d|\\[dt]?frac(?:\d|\{[^{}]*\}){2})")
 # Boxes that only these stand between are one answer in several boxes.
 _JOINT = re.compile(
-    r"(?:[^\S" + BREAK + r"]|\$|[,;]|and\b|or\b|\\(?:quad|qquad|[,;:! ()\[\]])"
+    rf"(?:{_SPACE}"
+    r"|\$|[,;]|and\b|or\b|\\(?:quad|qquad|[,;:! ()\[\]])"
     r"|\\text\s*\{\s*(?:and|or)?\s*,?\s*\}|[A-Za-z](?:_\{?\w\}?)?\s*=)*"
 )
 _TAGGED = re.compile(r"<answer>((?:(?!</?answer>)[^" + BREAK + r"])*)</answer>", re.IGNORECASE)
@@ -25,9 +30,12 @@ _LABEL = re.compile(
 # What a label may be followed by: displayed mathematics, or the rest of the line.
 _DISPLAYED = re.compile(r"(?:\\\[|\$\$)[^" + BREAK + r"]*?(?:\\\]|\$\$)")
 _DELIMITED = re.compile(r"(?:\\[(\[]|\$\$?)((?:(?!\\[()\[\]])[^$])*)(?:\\[)\]]|\$\$?)")
+_TAKEN_BACK = (
+    "(?:Or|But|No|Not|Also|Wait|Maybe|Perhaps|However|Alternatively|Otherwise|Actually|Either)"
+)
 # Where a line's answer ends and a remark starts, if that takes nothing of the answer back.
 _REMARK = re.compile(
-    r"(?<=[\d})\]$*\"])(?:\. (?!(?:Or|But|No|Not|Also|Wait|Maybe|Perhaps)\b)(?:[A-Z][a-z]|I\b)"
+    r"(?<=[\d})\]$*\"])(?:\. (?!" + _TAKEN_BACK + r"\b)(?:[A-Z][a-z]|I\b)"
     r"|,? (?:because|since|as)\b)"
 )
 # `Answer: The largest n is 34` says 34, if nothing in it takes that back.

@@ -73,6 +73,7 @@ _SYNONYMS = {
 }
 # `\text{13}`, `\text{25 percent}` and `\text{(C)}` are read like the same without the command.
 _NUMERIC_TEXT = re.compile(r"\s*[-+]?\.?\d|\s*\(?[A-Za-z]\)?\s*$")
+_PARTNERS = {"(": ")", "{": "}"}
 _MAX_TOKENS = 20_000
 
 
@@ -121,20 +122,20 @@ def lex(text: str) -> list[Token]:
 
 
 def _without_doubled_brackets(tokens: list[Token]) -> list[Token]:
-    """Read ((x)) as (x): a thousand brackets around a number are no depth."""
-    if not any(a.text == b.text == "(" for a, b in pairwise(tokens)):
+    """Read ((x)) as (x) and {{x}} as {x}: a thousand brackets around a number are no depth."""
+    if not any(a.text == b.text and a.text in _PARTNERS for a, b in pairwise(tokens)):
         return tokens
     partner: dict[int, int] = {}
     opened: list[int] = []
     for at, token in enumerate(tokens):
-        if token.text == "(":
+        if token.text in _PARTNERS:
             opened.append(at)
-        elif token.text == ")" and opened:
+        elif opened and token.text == _PARTNERS[tokens[opened[-1]].text]:
             partner[opened.pop()] = at
     doubled = {
         at
         for at, close in partner.items()
-        if tokens[at + 1].text == "(" and partner.get(at + 1) == close - 1
+        if tokens[at + 1].text == tokens[at].text and partner.get(at + 1) == close - 1
     }
     dropped = doubled | {partner[at] for at in doubled}
     return [token for at, token in enumerate(tokens) if at not in dropped]

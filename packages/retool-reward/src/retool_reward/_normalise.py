@@ -93,6 +93,7 @@ _NOT_DIGIT = re.compile(r"\D")
 _STYLE = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|operatorname)\b")
 _LAYOUT = re.compile(r"\\(?:left|right|quad|qquad)\b|\\[,;:! ]|[{}~]")
 _LOOSE_SPACE = re.compile(r"(?<![\w.])\s+|\s+(?!\w)")
+_PUNCTUATION = " ,:;!\"'`*"
 _ARTICLE = re.compile(r"(?:an?|the) (?=[a-z]{3})")
 _SPACES = re.compile(r"\s+")
 _TEXT_STYLES = re.compile(r"\\(?:emph|textsf|texttt|textsc|textup|textmd)\b")
@@ -232,7 +233,8 @@ def as_text(text: str) -> str:
     A space stays where it parts two words or numbers: `4 2` must not become 42.
     """
     text = _STYLE.sub(" ", text)
-    text = _LAYOUT.sub(" ", text)
-    text = _LOOSE_SPACE.sub("", text).strip(" .,:;!\"'`*").casefold()
+    text = _SPACES.sub(" ", _LAYOUT.sub(" ", text))
+    text = _LOOSE_SPACE.sub("", text).strip(_PUNCTUATION).removesuffix(".").strip(_PUNCTUATION)
+    text = text.casefold()
     article = _ARTICLE.match(text)
     return text if article is None else text[article.end() :]

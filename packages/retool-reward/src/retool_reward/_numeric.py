@@ -49,6 +49,7 @@ class Evaluator:
         self._sign = sign
         self._scale = scale
         self._at = at or {}
+        self._symbols: dict[str, Any] = {}
 
     def value(self, node: Node) -> Any:
         """Return an mpmath number.
@@ -140,7 +141,9 @@ class Evaluator:
             return +mp.e
         if name == "i":
             return mp.mpc(0, 1)
-        return self._hashed("symbol", [name])
+        if name not in self._symbols:
+            self._symbols[name] = self._hashed("symbol", [name])
+        return self._symbols[name]
 
     def _hashed(self, name: str, parts: list[str]) -> Any:
         """Return a number in (0.3, 1.3) times the scale, of the point's sign (0: of either)."""
@@ -195,6 +198,8 @@ class Evaluator:
 
     def _check_size(self, base: Any, exponent: Any) -> None:
         mp = self._mp
+        if base != 0 and (abs(mp.mag(base)) + 1) * abs(exponent) < _MAX_LOG2:
+            return  # a bound without a logarithm, and most powers are within it
         size = abs(mp.log(abs(base), 2)) if base != 0 else mp.mpf(0)
         turns = abs(mp.im(exponent))
         if abs(exponent) * size > _MAX_LOG2 or turns > _MAX_LOG2:
@@ -225,7 +230,7 @@ class Evaluator:
         function = _functions(mp).get(name)
         if function is None:
             raise NotExact(name)
-        if x != 0 and mp.log(abs(x), 2) > _MAX_TRIG_LOG2:
+        if x != 0 and mp.mag(x) > _MAX_TRIG_LOG2:
             raise TooBig("argument of a periodic function")
         return function(x)
 

@@ -57,7 +57,7 @@ class _Parser(Quantities):
         """Parse items with separators between them; a list of `and` or `or` alone says so."""
         items, joints = [self._item()], set[str]()
         while (joint := self._separator()) is not None:
-            if self.peek.kind == "end" or self._is(")", "]"):
+            if joint in (",", ";") and (self.peek.kind == "end" or self._is(")", "]")):
                 break  # (1, 2, ) as python may print it
             joints.add(joint)
             items.append(self._item())
@@ -317,8 +317,8 @@ class _Parser(Quantities):
 
 
 def _product(left: Node, right: Node) -> Node:
-    if left.kind is Kind.TEXT or right.kind is Kind.TEXT:
-        raise ParseError("text inside mathematics")
+    if {left.kind, right.kind} & {Kind.TEXT, Kind.ELLIPSIS}:
+        raise ParseError("text or dots inside mathematics")
     return Node(Kind.MUL, (left, right))
 
 
