@@ -137,8 +137,9 @@ def _checked(name: str, number: int, value: object, key: bytes = b"") -> Row | B
 def _read_parquet(path: Path) -> Iterator[Row]:
     parquet = import_module("pyarrow.parquet")
     number = 0
-    with parquet.ParquetFile(path) as file:
-        # Small batches: one row of a trajectory may hold 100 kB of text.
+    # Without pre_buffer, which reads the whole file ahead; in small batches, because one row of a
+    # trajectory may hold 100 kB of text.
+    with parquet.ParquetFile(path, pre_buffer=False) as file:
         for batch in file.iter_batches(batch_size=512):
             for row in batch.to_pylist():
                 number += 1
