@@ -46,7 +46,7 @@ def _validated(fields: Mapping[str, Any]) -> Problem | Trajectory:
 
 def _digest(row: Mapping[str, Any]) -> str:
     # Without nulls: Parquet pads the keys that a row does not have.
-    return hashlib.blake2b(to_json(_without_nulls(row)), digest_size=8).hexdigest()
+    return hashlib.sha256(to_json(_without_nulls(row))).hexdigest()[:16]
 
 
 def _without_nulls(value: Any) -> Any:

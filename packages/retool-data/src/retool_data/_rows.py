@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pydantic_core import from_json
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(?:@[\w./-]+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One row as it stands in the source."""
 
     number: int
@@ -137,8 +136,9 @@ def _checked(name: str, number: int, value: object, key: bytes = b"") -> Row | B
 def _read_parquet(path: Path) -> Iterator[Row]:
     parquet = import_module("pyarrow.parquet")
     number = 0
-    with parquet.ParquetFile(path) as file:
-        # Small batches: one row of a trajectory may hold 100 kB of text.
+    # Without pre_buffer, which reads the whole file ahead; in small batches, because one row of a
+    # trajectory may hold 100 kB of text.
+    with parquet.ParquetFile(path, pre_buffer=False) as file:
         for batch in file.iter_batches(batch_size=512):
             for row in batch.to_pylist():
                 number += 1
