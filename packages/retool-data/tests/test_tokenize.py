@@ -159,3 +159,18 @@ def _renderer() -> Any:
             return [3]
 
     return Tiny()
+
+
+def test_threads_give_the_same_samples_in_the_same_order_and_stop_with_the_reader(renderer):
+    rows = [two_turns() for _ in range(50)]
+    alone = list(tokenize_all(rows, renderer))
+    assert list(tokenize_all(rows, renderer, num_threads=4)) == alone
+    read: list[int] = []
+
+    def reading():
+        for number, row in enumerate(rows):
+            read.append(number)
+            yield row
+
+    assert next(tokenize_all(reading(), renderer, num_threads=2)) == alone[0]
+    assert len(read) < 20  # a few rows ahead, never all

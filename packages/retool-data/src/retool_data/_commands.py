@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -266,6 +267,8 @@ def tokenize_command(arguments: argparse.Namespace) -> int:
             tokenizer_hash=rendering.tokenizer_hash,
             on_bad_row=reader.note,
             counts=counts,
+            # The comparison looks at the row that was read last, so none may be read ahead.
+            num_threads=1 if arguments.compare_template else os.cpu_count() or 1,
         ):
             if arguments.compare_template:
                 difference = rendering.difference(current[0], sample)

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -147,6 +149,7 @@ def tokenize_all(
     tokenizer_hash: str = "",
     on_bad_row: Callable[[BadRow], None] | None = None,
     counts: TokenizeCounts | None = None,
+    num_threads: int = 1,
 ) -> Iterator[TokenSample]:
     """Tokenise many trajectories; a too-long one is dropped whole and counted, or refused.
 
@@ -158,6 +161,8 @@ def tokenize_all(
         tokenizer_hash: Stored in every sample.
         on_bad_row: Called for a row that no rollout could produce; without it the first one raises.
         counts: Filled while iterating.
+        num_threads: Rows rendered at once; more than one needs a renderer that threads may share,
+            and gains where its tokenizer lets go of Python's lock (retool-rollout's does).
 
     Raises:
         ValueError: A row cannot be tokenised and there is no `on_bad_row`.
@@ -165,16 +170,21 @@ def tokenize_all(
     """
     seen = counts if counts is not None else TokenizeCounts()
     template_hash = renderer_hash(renderer)
-    for trajectory in trajectories:
+
+    def one(trajectory: Trajectory) -> TokenSample | ValueError:
         try:
-            sample = tokenize(
+            return tokenize(
                 trajectory, renderer, template_hash=template_hash, tokenizer_hash=tokenizer_hash
             )
         except ValueError as error:
+            return error
+
+    for trajectory, sample in _in_order(one, trajectories, num_threads):
+        if isinstance(sample, ValueError):
             if on_bad_row is None:
-                raise
+                raise sample
             where = trajectory.provenance
-            on_bad_row(BadRow(where.source, where.row, " ".join(str(error).split())))
+            on_bad_row(BadRow(where.source, where.row, " ".join(str(sample).split())))
             continue
         length = len(sample.ids)
         if max_tokens is not None and length > max_tokens:
@@ -191,3 +201,27 @@ def tokenize_all(
         seen.tokens += length
         seen.trained_tokens += sample.num_trained
         yield sample
+
+
+def _in_order(
+    work: Callable[[Trajectory], TokenSample | ValueError],
+    trajectories: Iterable[Trajectory],
+    num_threads: int,
+) -> Iterator[tuple[Trajectory, TokenSample | ValueError]]:
+    """Results in the order of the rows; a few rows a thread are read ahead, never all."""
+    if num_threads == 1:
+        for trajectory in trajectories:
+            yield trajectory, work(trajectory)
+        return
+    with ThreadPoolExecutor(num_threads) as threads:
+        ahead: deque[tuple[Trajectory, Future[TokenSample | ValueError]]] = deque()
+        try:
+            for trajectory in trajectories:
+                ahead.append((trajectory, threads.submit(work, trajectory)))
+                if len(ahead) > 4 * num_threads:
+                    first, future = ahead.popleft()
+                    yield first, future.result()
+            for first, future in ahead:
+                yield first, future.result()
+        finally:
+            threads.shutdown(cancel_futures=True)

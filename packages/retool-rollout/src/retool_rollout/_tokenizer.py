@@ -120,7 +120,8 @@ class Tokenizer:
         # A lone surrogate (a tool may print one) cannot be UTF-8; it becomes "?" instead
         # of an exception.
         clean = text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-        return self._plain.encode(clean, add_special_tokens=False).ids
+        # The batch of one leaves out where each token stood, which `encode` takes a third longer for.
+        return self._plain.encode_batch_fast([clean], add_special_tokens=False)[0].ids
 
     def encode_pieces(self, pieces: Iterable[Piece]) -> list[int]:
         """Encode a rendering; neighbouring text is encoded together, as a template's output is."""
