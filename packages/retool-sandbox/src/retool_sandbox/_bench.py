@@ -28,6 +28,7 @@ Back = Callable[[str, int], Awaitable[str]]
 Report = dict[str, Any]
 LIMITS = Limits(wall_time_s=60.0)
 WIDTHS = (1, 8)
+WARM_UP_S = 3.0  # the zygotes warm their libraries up while nobody asks
 
 
 def percentile(values: Iterable[float], share: float) -> float:
@@ -130,7 +131,7 @@ async def _open_backs(stack: AsyncExitStack) -> tuple[dict[str, Back], dict[str,
         return (await sessions[lane].run(code)).stdout
 
     backs["session"] = session_back
-    await asyncio.sleep(3.0)  # the zygotes warm their libraries up while nobody asks
+    await asyncio.sleep(WARM_UP_S)
     return backs, skipped
 
 
@@ -175,6 +176,7 @@ async def _extras() -> Report:
     subprocess.run([sys.executable, "-S", "-c", "pass"], check=True)  # noqa: ASYNC221
     extra["python_start_s"] = round(time.perf_counter() - started, 4)
     async with Sandbox(concurrency=1, spares=1) as sandbox:
+        await asyncio.sleep(WARM_UP_S)
         late: list[float] = []
         for _ in range(40):
             result = await sandbox.run("while True: pass", limits=Limits(wall_time_s=0.05))
@@ -197,9 +199,7 @@ async def _extras() -> Report:
                 await session.run("1 + 1")
                 turns.append(time.perf_counter() - started)
         extra["session_turn_p50_ms"] = round(percentile(turns, 0.5) * 1000, 3)
-        await asyncio.sleep(
-            3.0
-        )  # a spare from before the warm-up would hold the zygote's old pages
+        await asyncio.sleep(0.5)
         extra["idle_spare_private_mib"] = await _spare_mib(sandbox)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     extra["caller_peak_rss_mib"] = round(usage.ru_maxrss / 1024, 1)

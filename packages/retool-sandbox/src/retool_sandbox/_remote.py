@@ -141,6 +141,10 @@ class RemoteSandbox:
                 chosen.closed_until = loop.time() + COOL_DOWN_S
                 if loop.time() + wait_s > end:
                     raise QueueFull(f"no service took the request: {error}") from None
+            except RunLost:
+                # It may be dying, and take another request with it: the next one goes elsewhere.
+                chosen.closed_until = loop.time() + COOL_DOWN_S
+                raise
             finally:
                 chosen.in_flight -= 1
             # With several hosts the next try goes elsewhere at once; jitter spreads the rest.
