@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from retool_trainer.commands.run import quickstart_config
 from retool_trainer.config import load_config
-from retool_trainer.run_folder import RunFolder, RunFolderError, replaced_folder, write_json
+from retool_trainer.run_folder import (
+    RunFolder,
+    RunFolderError,
+    replaced_folder,
+    write_json,
+    write_text,
+)
 
 
 def test_the_resolved_config_is_stored_and_the_same_config_is_welcome_again(tmp_path: Path) -> None:
@@ -87,3 +95,13 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
         fail_half_way()
     assert (target / "weights").read_text() == "1"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as thread:
+        read = thread.submit(pipe.read_text)
+        write_text(pipe, "all of it")
+        assert read.result(30) == "all of it"
+    assert pipe.is_fifo()

@@ -1,4 +1,6 @@
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -152,3 +154,14 @@ def test_jsonl_keeps_unicode_and_html_characters_readable(tmp_path: Path) -> Non
     write_rows(file, [Problem(problem_id="p", statement="√2 < π & é")])
     assert "√2 < π & é" in file.read_text()
     assert json.loads(file.read_text())["statement"] == "√2 < π & é"
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    records = [Problem(problem_id=str(n), statement="Q", gold="1") for n in range(3)]
+    pipe = tmp_path / "rows.jsonl"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as thread:
+        read = thread.submit(pipe.read_text)
+        assert write_rows(pipe, records) == len(records)
+        assert len(read.result(30).splitlines()) == len(records)
+    assert pipe.is_fifo()

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -119,3 +120,13 @@ def test_the_page_shows_turns_tokens_and_outcomes_in_a_browser(file, tmp_path, t
     chromium(f"--screenshot={picture}", "--window-size=1200,900", page.as_uri(), folder=tmp_path)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 20_000
+
+
+def test_a_pipe_is_written_to_and_not_replaced(file, tiny, tmp_path):
+    pipe = tmp_path / "page"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as thread:
+        read = thread.submit(pipe.read_text)
+        assert view(file, pipe, tokenizer=tiny) == 3
+        assert "</html>" in read.result(30)
+    assert pipe.is_fifo()

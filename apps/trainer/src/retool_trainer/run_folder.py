@@ -101,12 +101,23 @@ class RunFolder:
 _LOCK = ".lock"
 
 
-def write_json(file: Path, value: Any) -> None:
-    """Write JSON under a temporary name, then rename: a reader sees the old file or the new one."""
+def write_text(file: Path, text: str) -> None:
+    """Write under a temporary name, then rename: a reader sees the old file or the new one.
+
+    A device or a pipe is written to as it is: a rename would put a file in its place.
+    """
+    if file.exists() and not file.is_file():
+        file.write_text(text, encoding="utf-8")
+        return
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.tmp{os.getpid()}")
-    temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.write_text(text, encoding="utf-8")
     temporary.replace(file)
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Write JSON as `write_text` does."""
+    write_text(file, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(file: Path) -> Any:

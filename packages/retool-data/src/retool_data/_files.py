@@ -39,7 +39,13 @@ def write_rows(path: str | Path, rows: Iterable[Record | dict[str, Any]]) -> int
 
 @contextmanager
 def replacing(target: Path) -> Generator[Path]:
-    """Give a temporary name beside `target`; rename it at the end, remove it on an error."""
+    """Give a temporary name beside `target`; rename it at the end, remove it on an error.
+
+    A device or a pipe is written to as it is: a rename would put a file in its place.
+    """
+    if target.exists() and not target.is_file():
+        yield target
+        return
     temporary = target.with_name(f".{target.name}.{uuid4().hex[:8]}.tmp")
     try:
         yield temporary
@@ -55,7 +61,8 @@ def _write_jsonl(path: Path, rows: Iterable[Record | dict[str, Any]]) -> int:
             file.write(to_json(row) + b"\n")
             count += 1
         file.flush()
-        os.fsync(file.fileno())
+        if path.is_file():  # a pipe cannot be synced
+            os.fsync(file.fileno())
     return count
 
 

@@ -120,7 +120,7 @@ class Tokenizer:
         # A lone surrogate (a tool may print one) cannot be UTF-8; it becomes "?" instead
         # of an exception.
         clean = text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-        # The batch of one leaves out where each token stood, which `encode` takes a third longer for.
+        # Unlike `encode`, this keeps no offsets, which nobody here reads, and frees Python's lock.
         return self._plain.encode_batch_fast([clean], add_special_tokens=False)[0].ids
 
     def encode_pieces(self, pieces: Iterable[Piece]) -> list[int]:

@@ -35,6 +35,9 @@ def view(
         _row(record, tokenizer) for record, _ in zip(read_jsonl(source), range(limit), strict=False)
     ]
     page = render(shown, title=source.name)
+    if target.exists() and not target.is_file():  # a device or a pipe: no file may take its place
+        target.write_text(page, encoding="utf-8")
+        return len(shown)
     unfinished = target.with_name(f".{target.name}.unfinished")
     unfinished.write_text(page, encoding="utf-8")
     unfinished.replace(target)

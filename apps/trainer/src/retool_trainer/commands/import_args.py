@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -30,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
 
     from retool_trainer.config import RunConfig
     from retool_trainer.launch.script import ImportArgsError, convert
+    from retool_trainer.run_folder import write_text
 
     try:
         texts = [path.read_text(encoding="utf-8") for path in args.scripts]
@@ -47,9 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None:
         sys.stdout.write(text)
     else:
-        temporary = args.output.with_name(f".{args.output.name}.tmp{os.getpid()}")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(args.output)
+        write_text(args.output, text)
         sys.stdout.write(f"{args.output}\n")
     for flag, why in converted.gone.items():
         sys.stderr.write(f"gone  {flag}: {why}\n")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+from retool_trainer.run_folder import write_text
 
 from ._charts import comparison, evaluation_charts, metric_charts, tool_outcomes
 from ._metrics import read_metrics
@@ -49,10 +50,7 @@ def write_report(
     """
     path = output or run_dir / "report.html"
     page = _page(report_data(run_dir, max_samples=max_samples, max_tokens=max_tokens))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(page, encoding="utf-8")
-    temporary.replace(path)
+    write_text(path, page)
     return path
 
 
