@@ -131,12 +131,18 @@ async def test_weights_reloaded_in_mid_flight_keep_each_token_with_its_own(
 ):
     other = make_tiny_qwen3(1)
     # No stop but the end of the turn: long turns, so that the reload falls into them.
+    interrupt = asyncio.Event()
     flying = [
-        asyncio.create_task(run(number, engine, tiny_qwen3, max_tokens=900, stops=()))
+        asyncio.create_task(
+            run(number, engine, tiny_qwen3, max_tokens=900, stops=(), interrupt=interrupt)
+        )
         for number in range(6)
     ]
     await asyncio.sleep(1.0)
     async with engine.paused(mode="abort"):
+        # What was in flight has been answered; a turn that began after the pause waits for its end.
+        await asyncio.wait(flying, timeout=10)
+        interrupt.set()
         aborted = [await task for task in flying]
         await asyncio.to_thread(vllm_server.reload, other)
         await engine.reset_prefix_cache()

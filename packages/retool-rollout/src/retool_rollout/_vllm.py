@@ -56,9 +56,9 @@ class VllmEngine(HttpEngine):
 
         Args:
             mode: What becomes of requests in flight. "abort": they end with what they have, and the
-                trajectories can
-                be resumed. "wait": they finish first. "keep": they freeze and go on after
-                `resume()`.
+                trajectories can be resumed. "wait": they finish first. "keep": they freeze and go
+                on after `resume()`. A request that comes during the pause waits for `resume()`
+                whatever the mode: to end all trajectories meanwhile, set their `interrupt`.
         """
         await self.control(f"/pause?mode={mode}")
 
