@@ -1,14 +1,22 @@
-"""In parallel (`pytest -n 2 --dist loadgroup`) tests of one costly fixture share a worker."""
+"""In parallel (`pytest -n 2`) tests that share a costly fixture share a worker."""
 
-from pathlib import Path
+from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out whole files; a folder below tests/e2e whole, for it shares a quickstart or a vLLM.
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """A file is a group; a folder below tests/e2e is one: it shares a quickstart or a vLLM."""
-    place = item.path.relative_to(ROOT)
-    group = place.parent if place.is_relative_to("tests/e2e") else place
-    item.add_marker(pytest.mark.xdist_group(str(group)))
+    xdist's own `--dist loadgroup` changes the ids of tests, which pytest 9.2 no longer lets it.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class SharedFixtures(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = PurePosixPath(nodeid.partition("::")[0])
+            return str(file.parent if file.is_relative_to("tests/e2e") else file)
+
+    return SharedFixtures(config, log)
