@@ -149,10 +149,11 @@ async def test_weights_reloaded_in_mid_flight_keep_each_token_with_its_own(
         await engine.set_weight_version(2)
         assert await engine.served_weight_versions() == {vllm_server.url: 2}
         assert await engine.is_paused() == {vllm_server.url: True}
-    assert any(one.stop_reason is StopReason.INTERRUPTED for one in aborted)
-    for old in aborted:
-        if old.status is not Status.ABORTED:
-            continue
+    # One that the pause caught before its first token has nothing to keep.
+    begun = [one for one in aborted if one.status is Status.ABORTED and one.num_sampled]
+    assert begun
+    for old in begun:
+        assert old.stop_reason is StopReason.INTERRUPTED
         new = await run(99, engine, tiny_qwen3, max_tokens=900, stops=LETTERS, resume=old)
         kept = len(old.ids)
         assert new.ids[:kept] == old.ids
@@ -230,8 +231,9 @@ async def test_a_server_killed_in_mid_flight_loses_and_doubles_nothing(
                 asyncio.create_task(run(number, pair, tiny_qwen3, max_tokens=200, stops=()))
                 for number in range(12)
             ]
-            await asyncio.sleep(1.0)
-            assert sum(replica.in_flight for replica in pair.replicas._replicas) == 12
+            async with asyncio.timeout(60):
+                while sum(replica.in_flight for replica in pair.replicas._replicas) < 12:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
             os.killpg(doomed.process.pid, signal.SIGKILL)
             done = await asyncio.gather(*flying)
             assert await pair.healthy() == {doomed.url: False, vllm_server.url: True}

@@ -31,6 +31,8 @@ def find_part(process: subprocess.Popen[str], name: str) -> psutil.Process:
     raise AssertionError(f"no process {name} under the run")
 
 
+# Far more than a test waits for: it ends the run long before.
+ENDLESS = "rl.steps=1000"
 TEN_STEPS = ["rl.steps=10", "rl.checkpoint_every=3"]
 
 
@@ -87,7 +89,8 @@ def test_a_killed_run_goes_on_from_its_checkpoint_and_ends_as_if_nothing_had_hap
 def test_nothing_is_left_of_a_run_that_was_killed(
     trainer_runs: Any, short_rl: list[str], tmp_path: Path
 ) -> None:
-    with trainer_runs.started("run", "--run-dir", str(tmp_path / "run"), *short_rl) as process:
+    command = ["run", "--run-dir", str(tmp_path / "run"), *short_rl, ENDLESS]
+    with trainer_runs.started(*command) as process:
         trainer_runs.wait_for_steps(process, tmp_path / "run", 1)
         descendants = psutil.Process(process.pid).children(recursive=True)
         assert len(descendants) > 4
@@ -101,7 +104,8 @@ def test_nothing_is_left_of_a_run_that_was_killed(
 def test_ctrl_c_ends_everything_and_says_how_to_go_on(
     trainer_runs: Any, short_rl: list[str], tmp_path: Path
 ) -> None:
-    with trainer_runs.started("run", "--run-dir", str(tmp_path / "run"), *short_rl) as process:
+    command = ["run", "--run-dir", str(tmp_path / "run"), *short_rl, ENDLESS]
+    with trainer_runs.started(*command) as process:
         trainer_runs.wait_for_steps(process, tmp_path / "run", 1)
         descendants = psutil.Process(process.pid).children(recursive=True)
         os.kill(process.pid, signal.SIGINT)
