@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -50,6 +51,8 @@ class TrainerRuns:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=ROOT,
+            # A shell starts what it puts into the background deaf to Ctrl-C, and that is inherited.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         try:
             yield process
