@@ -1,6 +1,7 @@
 """Engines over HTTP: what they send, what they retry, what they say when it cannot work."""
 
 import asyncio
+import contextlib
 import math
 from collections import Counter
 
@@ -243,6 +244,31 @@ async def test_a_pause_is_lifted_even_if_the_sync_fails(fake_server):
                 async with engine.paused(**options):
                     raise RuntimeError("sync failed")
         assert fake_server.paths == paths
+
+
+@pytest.fixture
+async def forgetful_server():
+    """The URL of a server that drops every connection after its first answer, as uvicorn does with
+    one that was idle for 5 s: the client learns of it when its next request is lost."""
+
+    async def serve(reader, writer):
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            await reader.read(1)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    yield f"http://{host}:{port}"
+    server.close()
+
+
+async def test_a_control_request_is_never_lost_on_an_idle_connection(forgetful_server):
+    async with VllmEngine(forgetful_server) as engine:
+        assert all((await engine.healthy()).values())
+        for _ in range(3):
+            await engine.resume()
 
 
 async def test_vllm_control_requests(fake_server):

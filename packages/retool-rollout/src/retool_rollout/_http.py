@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 8.0
 CONTROL_TIMEOUT_S = 60.0
+KEEP_ALIVE_S = 2.0
+"""How long an idle connection is kept: less than the 5 s after which vLLM and SGLang (uvicorn)
+close it, for a request that meets the closing is lost."""
 RETRIED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -25,7 +28,8 @@ class HttpEngine(ABC):
 
     A generation has no side effect, so a request that failed is simply sent again, to another
     replica if there is one.
-    Control requests are sent once.
+    Control requests are sent once, each on a connection of its own: after an error nobody could
+    say whether the server had acted on it.
     """
 
     def __init__(
@@ -191,9 +195,10 @@ class HttpEngine(ABC):
         async def one(base: str) -> Any:
             data = None if body is None else json.dumps(body).encode()
             try:
-                status, text = await self._send(
-                    base + path, data, {}, CONTROL_TIMEOUT_S, method=method
-                )
+                async with _new_client() as client:
+                    status, text = await self._send(
+                        base + path, data, {}, CONTROL_TIMEOUT_S, method=method, client=client
+                    )
             except (*_network_errors(), TimeoutError) as error:
                 raise EngineError(
                     f"{method} {base}{path}: {type(error).__name__}: {error}"
@@ -232,18 +237,29 @@ class HttpEngine(ABC):
         timeout_s: float,
         *,
         method: str = "POST",
+        client: "aiohttp.ClientSession | None" = None,
     ) -> tuple[int, str]:
-        import aiohttp  # here and not above: it takes half of the package's import time
+        import aiohttp
 
-        if self._client is None:
-            # No limit of its own: how much is in flight is decided by whoever runs the rollouts.
-            self._client = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        if client is None:
+            if self._client is None:
+                self._client = _new_client()
+            client = self._client
         every = {"Content-Type": "application/json", **self._headers, **headers}
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._connect_timeout_s)
-        async with self._client.request(
+        async with client.request(
             method, url, data=data, headers=every, timeout=timeout
         ) as answer:
             return answer.status, await answer.text(errors="replace")
+
+
+def _new_client() -> "aiohttp.ClientSession":
+    import aiohttp  # here and not above: it takes half of the package's import time
+
+    # No limit of its own: how much is in flight is decided by whoever runs the rollouts.
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+    )
 
 
 def _network_errors() -> tuple[type[Exception], ...]:
