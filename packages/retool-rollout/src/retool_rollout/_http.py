@@ -247,9 +247,7 @@ class HttpEngine(ABC):
             client = self._client
         every = {"Content-Type": "application/json", **self._headers, **headers}
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._connect_timeout_s)
-        async with client.request(
-            method, url, data=data, headers=every, timeout=timeout
-        ) as answer:
+        async with client.request(method, url, data=data, headers=every, timeout=timeout) as answer:
             return answer.status, await answer.text(errors="replace")
 
 

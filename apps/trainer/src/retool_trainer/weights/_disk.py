@@ -1,31 +1,42 @@
 """Weights through a folder: written once by the policy, read by every engine.
 
 The folder lies in memory (tmpfs) where the host has one. A version is complete or absent, because
-the policy writes it under a temporary name; the version before it is removed.
+the policy writes it under a temporary name; the version before it is removed. A run that was killed
+leaves its folder in memory: the next run on the host removes it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import shutil
 import tempfile
 from pathlib import Path
 
 _TMPFS = Path("/dev/shm")
+_PREFIX = "retool-weights-"
+_LOCK = ".lock"  # held by the owner of a folder for as long as it lives
 
 
 class DiskSync:
     """The folder of the current weights of one run."""
 
     def __init__(self, folder: str | None) -> None:
-        """Make the folder.
+        """Make the folder, and remove those whose owners died.
 
         Args:
             folder: A place that all nodes share; None takes the tmpfs of this host.
         """
-        parent = Path(folder) if folder else (_TMPFS if _TMPFS.is_dir() else None)
-        if parent:
-            parent.mkdir(parents=True, exist_ok=True)
-        self._folder = Path(tempfile.mkdtemp(prefix="retool-weights-", dir=parent))
+        parent = Path(folder or (_TMPFS if _TMPFS.is_dir() else tempfile.gettempdir()))
+        parent.mkdir(parents=True, exist_ok=True)
+        _remove_orphans(parent)
+        # It gets its name when it is locked, so that nobody takes it for an orphan.
+        made = Path(tempfile.mkdtemp(prefix="retool-new-", dir=parent))
+        self._lock = (made / _LOCK).open("w")
+        with contextlib.suppress(OSError):  # a file system without locks: its orphans stay
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._folder = parent / made.name.replace("retool-new-", _PREFIX)
+        made.rename(self._folder)
         self._current: Path | None = None
 
     def next_folder(self, weight_version: int) -> Path:
@@ -41,3 +52,12 @@ class DiskSync:
     def close(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
+        self._lock.close()
+
+
+def _remove_orphans(parent: Path) -> None:
+    for folder in parent.glob(f"{_PREFIX}*"):
+        # Another user's, one that is just being removed, or one in use: all three are left alone.
+        with contextlib.suppress(OSError), (folder / _LOCK).open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)

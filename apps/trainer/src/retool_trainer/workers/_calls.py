@@ -13,7 +13,7 @@ CALL_TIMEOUT_S = 3600.0
 
 
 class WorkerError(RunFailedError):
-    """An actor or its engine died or gave no answer in time; the run goes on from its checkpoint."""
+    """An actor or its engine failed or did not answer; the run goes on from its checkpoint."""
 
 
 def result(references: Any, *, what: str, timeout_s: float = CALL_TIMEOUT_S) -> Any:
