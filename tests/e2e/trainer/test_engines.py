@@ -74,7 +74,7 @@ def test_a_real_vllm_gets_the_policys_weights_by_broadcast_and_may_die_in_the_mi
         _kill_in_the_middle_of_a_weight_update(process)
         output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, output
-    assert output.count("a worker failed (weight broadcast: ") == 1, output
+    assert output.count("a worker failed (") == 1, output
     _assert_faithful(trainer_runs.metrics(run_dir), steps=4)
 
 
@@ -96,7 +96,7 @@ def test_a_killed_vllm_is_started_again_with_the_newest_weights_and_no_problem_i
         output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, output
     assert output.count("a worker failed (no answer from the vLLM at ") == 1, output
-    assert output.count("a worker failed (weight update: POST ") == 1, output
+    assert output.count("a worker failed (") == 2, output
     _assert_faithful(trainer_runs.metrics(run_dir), steps=5)
     seen = [
         {record.problem_id for record in read_trajectories(file)}
