@@ -111,6 +111,33 @@ def test_hermes_results_in_user_messages_are_no_questions() -> None:
     assert [turn.results for turn in trajectory.turns()] == [("2",), ()]
 
 
+@pytest.mark.parametrize(
+    "output", ["see <tool_response> here", "a <tool_response>b</tool_response> c", " 1\n"]
+)
+def test_an_output_that_spells_the_tags_of_outputs_keeps_its_words(
+    output: str, verl_row: dict[str, Any]
+) -> None:
+    verl_row["messages"][2]["content"] = output
+    (trajectory,) = load_trajectories([verl_row])
+    assert [turn.results for turn in trajectory.turns()] == [(output,), ("43",), ()]
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "thinking"])
+def test_a_thought_kept_apart_stands_before_the_words(key: str) -> None:
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", key: "hm"}]
+    (trajectory,) = load_trajectories([{"messages": messages}])
+    assert trajectory.turns()[0].text == "<think>\nhm\n</think>\n\ny"
+
+
+@pytest.mark.parametrize(("key", "no"), [("weight", 0), ("step_loss_mask", 0), ("train", False)])
+def test_a_message_that_must_not_be_trained_on_is_not(
+    key: str, no: object, verl_row: dict[str, Any]
+) -> None:
+    verl_row["messages"][1][key] = no
+    (trajectory,) = load_trajectories([verl_row])
+    assert [turn.trained for turn in trajectory.turns()] == [False, True, True]
+
+
 def test_earlier_questions_and_replies_become_history() -> None:
     row = {
         "messages": [
@@ -133,6 +160,23 @@ def test_earlier_questions_and_replies_become_history() -> None:
         ([{"role": "user", "content": "x"}], "no assistant message"),
         ([{"role": "user", "content": " "}, {"role": "assistant", "content": "x"}], "empty"),
         ([{"role": "user", "content": "x"}, {"role": "assistant", "content": ""}], "says nothing"),
+        (
+            [
+                {"role": "user", "content": "x"},
+                {"role": "system", "content": "y"},
+                {"role": "assistant", "content": "z"},
+            ],
+            "a system message after the last question",
+        ),
+        (
+            [
+                {"role": "user", "content": "x"},
+                {"role": "assistant", "content": "y"},
+                {"role": "user", "content": "<tool_response>\n1\n</tool_response>\nAnd why?"},
+                {"role": "assistant", "content": "z"},
+            ],
+            r"words beside the <tool_response> blocks: .*And why\?",
+        ),
         ([{"role": "judge", "content": "x"}], "unknown role 'judge'"),
         (
             [{"role": "user", "content": "x"}] + [{"role": "assistant", "content": "y"}] * 2,

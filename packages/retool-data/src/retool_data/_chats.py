@@ -6,8 +6,8 @@ from typing import Any, cast
 from ._frames import split_frame
 from ._parse import (
     CODE_TOOL,
-    TOOL_RESPONSE,
     parse_hermes,
+    parse_responses,
     parse_retool,
     parse_tora,
     read_tool_calls,
@@ -16,6 +16,10 @@ from ._records import Kind, Message, Problem, Provenance, Segment, Speaker, Traj
 
 _ROLES = {"human": "user", "gpt": "assistant", "function": "tool", "observation": "tool"}
 _CODE_TOOLS = to_json([CODE_TOOL])
+# Where an assistant's message keeps its thought apart (Qwen3, vLLM, gpt-oss), ...
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+# ... and what says 0 or False where it must not be trained on (OpenAI, slime, Axolotl).
+_WEIGHTS = ("weight", "step_loss_mask", "train")
 
 
 def read_content(value: object) -> str:
@@ -124,15 +128,15 @@ def _asks(message: Mapping[str, Any]) -> bool:
 
 def _read_reply(reply: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[Segment, ...]]:
     roles = [_role(message) for message in reply]
-    texts = [read_content(message.get("content", message.get("value"))) for message in reply]
+    texts = [_words(message) for message in reply]
     if any(message.get("tool_calls") for message in reply):
         dialect = "messages"
     elif any("<tool_call>" in text for text in texts):
         dialect = "hermes"
     elif len(reply) == 1 and "<code>" in texts[0]:
-        return "retool", _required(parse_retool(texts[0]))
+        return "retool", _required(_spoken(parse_retool(texts[0]), reply[0]))
     elif len(reply) == 1 and "```output" in texts[0]:
-        return "tora", _required(parse_tora(texts[0]))
+        return "tora", _required(_spoken(parse_tora(texts[0]), reply[0]))
     else:
         dialect = "messages"
     segments: list[Segment] = []
@@ -141,14 +145,39 @@ def _read_reply(reply: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[Segment,
         if role == "assistant":
             if previous == "assistant":
                 raise ValueError("two assistant messages in a row; no rollout produces that")
-            segments += _read_turn(text, message)
-        elif role == "tool" and "<tool_response>" not in text:
-            segments.append(Segment.of_result(text))
+            segments += _spoken(_read_turn(text, message), message)
+        elif role == "system":
+            raise ValueError("a system message after the last question; no rollout produces that")
         else:
-            outputs = [match["out"] for match in TOOL_RESPONSE.finditer(text)]
-            segments += [Segment.of_result(output) for output in outputs]
+            outputs = parse_responses(text)
+            if outputs is None and role == "user":
+                raise ValueError(f"words beside the <tool_response> blocks: {text.strip()[-80:]!r}")
+            segments += [Segment.of_result(out) for out in ([text] if outputs is None else outputs)]
         previous = role
     return dialect, _required(tuple(segments))
+
+
+def _words(message: Mapping[str, Any]) -> str:
+    """A message's text; a thought kept apart stands before it, as Qwen3's template writes it."""
+    content = read_content(message.get("content", message.get("value")))
+    thought = next((message[key] for key in _THOUGHTS if message.get(key)), None)
+    if thought is None or _role(message) != "assistant":
+        return content
+    if not isinstance(thought, str):
+        raise ValueError(f"a thought must be text, got {thought!r:.80}")
+    thought, content = thought.strip("\n"), content.lstrip("\n")
+    return f"<think>\n{thought}\n</think>\n\n{content}"
+
+
+def _spoken(segments: Sequence[Segment], message: Mapping[str, Any]) -> tuple[Segment, ...]:
+    """The segments of a message, which itself may say that it must not be trained on."""
+    weights = [message[key] for key in _WEIGHTS if message.get(key) is not None]
+    if all(weights):
+        return tuple(segments)
+    return tuple(
+        segment.model_copy(update={"speaker": Speaker.OTHER}) if segment.result is None else segment
+        for segment in segments
+    )
 
 
 def _read_turn(text: str, message: Mapping[str, Any]) -> list[Segment]:
@@ -168,5 +197,5 @@ def _read_turn(text: str, message: Mapping[str, Any]) -> list[Segment]:
 
 def _required(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
     if not any(segment.speaker is Speaker.POLICY for segment in segments):
-        raise ValueError("the assistant says nothing")
+        raise ValueError("the assistant says nothing that may be trained on")
     return segments

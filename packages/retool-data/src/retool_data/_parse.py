@@ -37,7 +37,7 @@ _TORA = re.compile(
     re.DOTALL,
 )
 _TOOL_CALL = re.compile(r"<tool_call>(?P<json>.*?)</tool_call>", re.DOTALL)
-TOOL_RESPONSE = re.compile(r"<tool_response>\n?(?P<out>.*?)\n?</tool_response>", re.DOTALL)
+_TOOL_RESPONSE = re.compile(r"\s*<tool_response>\n?(?P<out>.*?)\n?</tool_response>\s*", re.DOTALL)
 
 # strict=False: models write raw newlines inside the "code" string, and the JSON is otherwise fine.
 _DECODER = json.JSONDecoder(strict=False)
@@ -88,6 +88,16 @@ def parse_hermes(text: str) -> tuple[Segment, ...]:
             ) from None
         cut.whole(*_name_and_arguments(value), match.end())
     return cut.finish()
+
+
+def parse_responses(text: str) -> list[str] | None:
+    """Read the outputs of a message of `<tool_response>` blocks; None where it is anything else."""
+    outputs: list[str] = []
+    at = 0
+    while match := _TOOL_RESPONSE.match(text, at):
+        outputs.append(match["out"])
+        at = match.end()
+    return outputs if outputs and at == len(text) else None
 
 
 def _code_call(code: str, *, before: str, after: str) -> Segment:
