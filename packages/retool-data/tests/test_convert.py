@@ -153,6 +153,28 @@ def test_text_that_would_read_as_a_call_is_a_bad_row_and_the_rest_is_written() -
     assert "when the row was read back" in bad[0].reason
 
 
+@pytest.mark.parametrize(
+    ("code", "output"), [("print(1)\n", "1"), ("print(1)", "1\n"), ("print(m)", " 1 2\n 3 4")]
+)
+def test_white_space_around_programs_and_outputs_is_no_loss_in_the_retool_layout(
+    code: str, output: str, verl_row: dict[str, Any], tmp_path: Path
+) -> None:
+    verl_row["messages"][1]["tool_calls"][0]["function"]["arguments"]["code"] = code
+    verl_row["messages"][2]["content"] = output
+    records = list(load([verl_row]))
+    write_rows(tmp_path / "out.jsonl", convert(records, "retool"))
+    assert list(load(tmp_path / "out.jsonl")) == records
+
+
+@pytest.mark.parametrize("to", [name for name in TARGETS if name != "records"])
+def test_words_that_must_not_be_trained_on_are_a_bad_row_in_layouts_that_cannot_say_so(
+    to: str, verl_row: dict[str, Any]
+) -> None:
+    verl_row["messages"][1]["weight"] = 0
+    with pytest.raises(BadRowError, match="the mark that turn 1 must not be trained on was lost"):
+        list(convert(load([verl_row]), to))
+
+
 def test_problems_cannot_be_written_in_a_layout_of_trajectories(dapo_row: dict[str, Any]) -> None:
     with pytest.raises(BadRowError, match="only a problem"):
         list(convert(load([dapo_row]), "hermes"))

@@ -146,9 +146,10 @@ def _trajectory(record: Problem | Trajectory, target: str) -> Trajectory:
 def difference(before: Problem | Trajectory, after: Problem | Trajectory) -> str | None:
     """Say what a record lost on its way through a file; None when it says the same.
 
-    Compared is what training reads: the prompt as messages, the gold, the tools, and each turn's
-    text, calls and results. Where an answer was marked by tags, a dialect without tags keeps its
-    words.
+    Compared is what training reads: the prompt as messages, a problem's gold, and each turn's text,
+    calls and results, and whether it may be trained on. Where an answer was marked by tags, a
+    dialect without tags keeps its words. In the retool layout white space around an output and
+    behind a program belongs to the frame.
     """
     if type(before) is not type(after):
         return f"a {type(before).__name__} came back as a {type(after).__name__}"
@@ -159,7 +160,17 @@ def difference(before: Problem | Trajectory, after: Problem | Trajectory) -> str
     if isinstance(before, Problem):
         return None if was.gold == now.gold else f"the gold {was.gold!r} became {now.gold!r}"
     assert isinstance(after, Trajectory)
-    return _turn_difference(before.turns(), after.turns())
+    was_turns, now_turns = before.turns(), after.turns()
+    lost = _turn_difference(was_turns, now_turns)
+    if lost is not None and after.dialect == "retool":
+        return _turn_difference([_framed(turn) for turn in was_turns], now_turns)
+    return lost
+
+
+def _framed(turn: Turn) -> Turn:
+    calls = tuple(ToolCall.of(c.name, {"code": c.code.rstrip()}) for c in turn.calls)
+    results = tuple(text.strip() for text in turn.results)
+    return turn.model_copy(update={"calls": calls, "results": results})
 
 
 def _turn_difference(before: Sequence[Turn], after: Sequence[Turn]) -> str | None:
@@ -172,6 +183,8 @@ def _turn_difference(before: Sequence[Turn], after: Sequence[Turn]) -> str | Non
             return f"the calls of turn {number} changed"
         if was.results != now.results:
             return f"the results of turn {number} changed"
+        if was.trained != now.trained:
+            return f"the mark that turn {number} must not be trained on was lost"
     return None
 
 
