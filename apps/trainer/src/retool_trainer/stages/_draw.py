@@ -84,12 +84,25 @@ def draw_batch(
 def read_batch(run_dir: Path, step: int) -> Batch:
     """Read a step's trajectories as another run drew and scored them."""
     records = [
-        replace(record, advantage=None, policy_logprobs=None, reference_logprobs=None)
-        for record in read_trajectories(trajectories_path(run_dir, "rl", step))
+        _as_drawn(record) for record in read_trajectories(trajectories_path(run_dir, "rl", step))
     ]
     return Batch(
         records=tuple(records),
         num_sampled_tokens=sum(record.num_sampled for record in records),
         position=0,
         epochs=0.0,
+    )
+
+
+def _as_drawn(record: SampleRecord) -> SampleRecord:
+    """Take off what training adds; its KL term would otherwise be in the reward twice."""
+    parts = {name: part for name, part in record.reward_components.items() if name != "kl"}
+    return replace(
+        record,
+        # In the order in which they were added up, so the sum has the same bits.
+        reward=sum(parts.values()) if len(parts) < len(record.reward_components) else record.reward,
+        reward_components=parts,
+        advantage=None,
+        policy_logprobs=None,
+        reference_logprobs=None,
     )
