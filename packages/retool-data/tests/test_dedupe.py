@@ -80,6 +80,31 @@ def test_one_text_with_other_numbers_is_another_problem() -> None:
     assert kept(problem("a", TRAIN), problem("b", other, "240")) == ["a", "b"]
 
 
+@pytest.mark.parametrize("gold", ["7", None])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("Compute the value of $12 + 5$ by hand.", "Compute the value of $12 - 5$ by hand."),
+        ("Solve $1.5x = 3$ for the unknown x.", "Solve $15x = 3$ for the unknown x."),
+        ("Give all x where x^2 > 3 holds true.", "Give all x where x^2 < 3 holds true."),
+        ("![](a.png)", "![](b.png)"),
+    ],
+)
+def test_texts_that_differ_in_their_signs_are_other_problems(
+    a: str, b: str, gold: str | None
+) -> None:
+    assert kept(problem("a", a, gold), problem("b", b, gold), level="normalised") == ["a", "b"]
+    if gold is None:  # an equal gold is evidence of a copy for `near`
+        assert kept(problem("a", a, gold), problem("b", b, gold)) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [("a two-digit $1{,}000-x$", "a two digit $1000 - x$"), ("x \u2212 1", "x-1")]
+)
+def test_hyphens_and_thousands_are_a_matter_of_spelling(a: str, b: str) -> None:
+    assert kept(problem("a", a), problem("b", b), level="normalised") == ["a"]
+
+
 def test_reworded_text_with_another_gold_is_kept() -> None:
     reworded = TRAIN.replace("leaves town", "departs")
     assert kept(problem("a", TRAIN), problem("b", reworded, "7")) == ["a", "b"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal, TypeVar, cast
 
-from ._normalise import GRAM, grams, normalise, numbers, overlap, same_gold
+from ._normalise import GRAM, grams, normalise, numbers, overlap, same_gold, signs
 from ._records import Problem, Trajectory
 
 R = TypeVar("R", bound=Problem | Trajectory)
@@ -59,6 +59,7 @@ class _Kept:
     text: str
     """Normalised; its grams, sixty times as large, are made again when a candidate turns up."""
     numbers: set[str]
+    signs: str
 
 
 def dedupe(
@@ -107,11 +108,11 @@ def _find(
     known = _known(exact, problem.statement, problem, "exact")
     if known is not None or level == "exact":
         return known
-    text = normalise(problem.statement)
-    known = _known(spelled, text, problem, "normalised")
+    text, operators = normalise(problem.statement), signs(problem.statement)
+    known = _known(spelled, f"{text} {operators}", problem, "normalised") if text else None
     if known is not None or level == "normalised":
         return known
-    return near.find_or_add(problem, text)
+    return near.find_or_add(problem, text, operators)
 
 
 def _known(
@@ -139,9 +140,9 @@ class _NearIndex:
         self._kept: list[_Kept] = []
         self._postings: defaultdict[str, list[int]] = defaultdict(list)
 
-    def find_or_add(self, problem: Problem, text: str) -> Duplicate | None:
+    def find_or_add(self, problem: Problem, text: str, operators: str) -> Duplicate | None:
         """Find a kept problem that says the same; keep this one where there is none."""
-        new = _Kept(problem.problem_id, problem.gold, text, numbers(problem.statement))
+        new = _Kept(problem.problem_id, problem.gold, text, numbers(problem.statement), operators)
         sample = _sample(text)
         places = [self._postings[gram] for gram in sample if gram in self._postings]
         # Counter counts an iterable in C.
@@ -190,7 +191,7 @@ def _alike(a: _Kept, b: _Kept) -> float | None:
     jaccard = both / max(1, len(a_grams | b_grams))
     alike_numbers = overlap(a.numbers, b.numbers)
     if same is None:
-        return shorter if jaccard >= 0.9 and a.numbers == b.numbers else None
+        return shorter if jaccard >= 0.9 and a.signs == b.signs else None
     if jaccard < 0.15:
         return None
     enough = (

@@ -29,6 +29,9 @@ _SPELLINGS = (
 )
 _NOT_WORD = re.compile(r"[\W_]+")
 _NUMBER = re.compile(r"\d+")
+# A hyphen inside a word is a matter of spelling, a minus is not.
+_SIGN = re.compile(r"\d+|[+*/^<>=]|(?<=\w)!|(?<![a-zA-Z]{2})-|-(?![a-zA-Z]{2})")
+_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,(?:\\!)?)(?=\d{3})")
 _WHOLE = re.compile(r"\d+|\d{1,3}(?:,\d{3})+", re.ASCII)
 
 GRAM = 6
@@ -47,6 +50,16 @@ def normalise(text: str) -> str:
                 text = text.replace(spelled, plain)
         text = _COMMAND.sub(" ", text)
     return _NOT_WORD.sub("", text.lower())
+
+
+def signs(text: str) -> str:
+    """What `normalise` leaves out and a problem turns on: operators, and where numbers end.
+
+    `12 + 5` and `12 - 5`, or `1.5` and `15`, normalise alike.
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text).replace("\u2212", "-")
+    return " ".join(_SIGN.findall(_THOUSANDS.sub("", _FIGURE.sub(" ", text))))
 
 
 def grams(normalised: str) -> set[str]:
