@@ -22,6 +22,7 @@ from retool_rollout import (
     Status,
     StopReason,
     Trajectory,
+    _calls,
     make_dialect,
     rollout,
 )
@@ -226,6 +227,21 @@ async def test_a_tool_session_that_fails_is_no_crash(dialect, roll, make_tools, 
         assert (done.status, done.answer) == (Status.COMPLETED, "42")
 
 
+async def test_a_tool_session_that_does_not_close_is_left_behind(
+    dialect, roll, make_tools, monkeypatch
+):
+    class Stuck(make_tools):
+        @asynccontextmanager
+        async def session(self):
+            yield self
+            await asyncio.sleep(60)
+
+    monkeypatch.setattr(_calls, "CLOSE_TIMEOUT_S", 0.05)
+    async with asyncio.timeout(10):
+        done = await roll([dialect.turn_ids(ANSWER, [])], tools=Stuck(), stateful=True)
+    assert (done.status, done.answer) == (Status.COMPLETED, "42")
+
+
 async def test_max_tokens_of_each_turn_is_what_is_left(dialect, roll):
     turn = dialect.turn_ids("", [CALL])
     engine = Answers(generation(turn), generation(dialect.turn_ids(ANSWER, [])))
@@ -265,6 +281,42 @@ async def test_tokens_past_the_stop_are_dropped(dialect, roll, tiny):
     assert done.ids[done.turns[0].start : done.turns[0].end] == tuple(program)
 
 
+async def test_a_stop_string_that_an_interruption_divides_still_ends_the_turn(
+    tiny, tools, question
+):
+    retool = make_dialect("retool", tiny)
+    program = retool.turn_ids("", [CALL])
+    # The engine sees only its own half of `</code>`, and writes on.
+    rest = [*program[-3:], *tiny.encode_text("\n<interpreter>41</interpreter>")]
+    engine = Answers(
+        generation(program[:-3], FinishReason.ABORT),
+        generation(rest, FinishReason.LENGTH),
+        generation(retool.turn_ids(ANSWER, [])),
+    )
+
+    async def run(resume):
+        return await rollout(
+            question,
+            engine=engine,
+            tools=tools,
+            dialect=retool,
+            limits=Limits(),
+            sampling=Sampling(max_tokens=1000),
+            resume=resume,
+        )
+
+    done = await run(await run(None))
+    assert done.ids[done.turns[0].start : done.turns[0].end] == tuple(program)
+    assert (done.status, done.answer, len(tools.seen)) == (Status.COMPLETED, "42", 1)
+
+
+@pytest.mark.parametrize("finish", [FinishReason.LENGTH, FinishReason.ABORT])
+async def test_a_turn_whose_last_token_is_its_stop_is_complete(dialect, roll, finish):
+    # SGLang looks at the length before it looks at the token.
+    done = await roll(Answers(generation(dialect.turn_ids(ANSWER, []), finish)))
+    assert (done.status, done.stop_reason) == (Status.COMPLETED, StopReason.ANSWERED)
+
+
 @pytest.mark.parametrize(
     "logprobs",
     [(), (-0.5,), (-0.5, math.nan), (-0.5, -math.inf), (-0.5, -0.5, -0.5)],
@@ -302,6 +354,9 @@ async def test_tool_machinery_that_fails_aborts_and_never_becomes_tool_output(
         assert (done.status, done.stop_reason) == (Status.ABORTED, StopReason.TOOL_ERROR)
         assert "no isolator" in str(done.error)
         assert len(done.ids) == done.turns[0].end
+    # Under limits that it is beyond already, nothing more is appended.
+    small = Limits(context_tokens=len(done.ids) - 20)
+    assert (await roll([], resume=done, limits=small)).ids == done.ids
     # It goes on where it stood: the turn is not sampled again, its tools run.
     resumed = await roll([dialect.turn_ids(ANSWER, [])], resume=done)
     assert resumed.ids[: len(done.ids)] == done.ids
@@ -314,6 +369,8 @@ async def test_calls_beyond_the_limits_are_refused_in_words(dialect, roll, tools
     assert [call.outcome for call in done.turns[0].calls] == ["ok", "ok", "not_run", "not_run"]
     assert "at most 2 calls per turn and 3 in all" in done.turns[0].calls[3].text
     assert len(tools.seen) == 2
+    done = await roll(turns, limits=Limits(parallel_calls=2, observation_chars=64))
+    assert max(len(call.text) for call in done.turns[0].calls) <= 64
 
 
 @pytest.mark.parametrize("where", ["head", "middle", "tail"])

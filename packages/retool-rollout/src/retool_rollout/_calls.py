@@ -16,6 +16,9 @@ from ._turn import MalformedCall, ToolCallRequest
 
 logger = logging.getLogger(__name__)
 
+CLOSE_TIMEOUT_S = 30.0
+"""For a session to close: the time limit of the trajectory may have passed already."""
+
 
 class Calls:
     """The calls of one trajectory, each alone or, stateful, one after the other in a session."""
@@ -49,7 +52,8 @@ class Calls:
             yield cls(session, dialect, limits, stateful=True)
         finally:
             try:
-                await manager.__aexit__(None, None, None)
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await manager.__aexit__(None, None, None)
             except Exception as error:  # noqa: BLE001 - the trajectory is whole, whatever became of its session
                 logger.warning("problem %s: closing its tools: %r", name, error)
 
@@ -88,7 +92,7 @@ class Calls:
         if not allowed:
             most = f"{self._limits.parallel_calls} calls per turn and {self._limits.calls} in all"
             text = f"Error: this call was not executed: at most {most}."
-            return _not_executed(name, arguments, NOT_RUN, text)
+            return _not_executed(name, arguments, NOT_RUN, self._cut(text))
         if isinstance(call, MalformedCall):
             return _not_executed("", {}, BAD_CALL, self._cut(self._dialect.hint(call)))
         try:

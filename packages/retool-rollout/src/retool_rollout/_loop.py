@@ -262,7 +262,11 @@ class _Run:
                 else zlib.crc32(f"{seed} {len(self.turns)} {len(self.ids)}".encode()),
             )
             generation = usable(
-                await self._generate(sampling), room, self.sampling, self.dialect.tokenizer
+                await self._generate(sampling),
+                room,
+                self.sampling,
+                self.dialect.tokenizer,
+                earlier=self.ids[start:],
             )
             versions = generation.weight_versions or [generation.weight_version] * len(
                 generation.ids
@@ -340,7 +344,8 @@ class _Run:
             ),
             key=lambda pair: pair[0],
         )
-        self._append(ids[:room], mask=0)
+        # A trajectory that is resumed under smaller limits may be beyond them already.
+        self._append(ids[: max(0, room)], mask=0)
         self.turns[-1] = replace(
             self.turns[-1], calls=tuple(records), tool_s=tool_s, observation_end=len(self.ids)
         )
