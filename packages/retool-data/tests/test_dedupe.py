@@ -176,6 +176,12 @@ def test_contaminated_rows_are_dropped_or_marked() -> None:
     assert len(marked) == len(rows)
 
 
+def test_a_clean_row_that_shares_an_id_with_a_contaminated_one_is_kept() -> None:
+    rows = [problem("t:1", TRAIN), problem("t:1", "What is $2 + 2$?", "4")]
+    found = find_contamination(rows, BENCHMARK)
+    assert list(mark_contaminated(rows, found)) == rows[1:]
+
+
 def test_an_empty_benchmark_is_refused() -> None:
     with pytest.raises(ValueError, match="holds no problems"):
         find_contamination(CLEAN, [])

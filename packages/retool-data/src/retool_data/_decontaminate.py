@@ -22,6 +22,8 @@ class Contamination:
     problem_id: str
     source: str
     row: int
+    position: int
+    """Place among the rows that were searched, from 0; files of one name share ids and rows."""
     benchmark_id: str
     score: float
     """How much of what is particular to the benchmark problem stands in the row, 0 to 1."""
@@ -36,6 +38,7 @@ class Contamination:
 
 @dataclass(slots=True)
 class _Candidate:
+    position: int
     problem: Problem
     benchmark: int
     shared: list[str]
@@ -91,14 +94,15 @@ def find_contamination(
     seen: Counter[str] = Counter()
     candidates: list[_Candidate] = []
     rows = 0
-    for problem in problems:
+    for position, problem in enumerate(problems):
         rows += 1
         shared, counts = index.shared_with(normalise(problem.statement))
         seen.update(shared)
         for number, count in counts.items():
             if count >= _CANDIDATE * len(index.grams[number]):
                 own = index.grams[number]
-                candidates.append(_Candidate(problem, number, [g for g in shared if g in own]))
+                mine = [gram for gram in shared if gram in own]
+                candidates.append(_Candidate(position, problem, number, mine))
     best: dict[int, Contamination] = {}
     total = rows + len(index.problems)
     weights = {
@@ -111,9 +115,9 @@ def find_contamination(
         found = _judge(candidate, index, weights)
         if found is None:
             continue
-        known = best.get(id(candidate.problem))
+        known = best.get(candidate.position)
         if known is None or found.score > known.score:
-            best[id(candidate.problem)] = found
+            best[candidate.position] = found
     return list(best.values())
 
 
@@ -141,6 +145,7 @@ def _judge(
         problem_id=problem.problem_id,
         source=problem.provenance.source,
         row=problem.provenance.row,
+        position=candidate.position,
         benchmark_id=hidden.problem_id,
         score=round(score, 3),
         same_gold=same,
@@ -170,16 +175,15 @@ def mark_contaminated(
     """Drop the rows that `find_contamination` found, or mark them.
 
     Args:
-        records: The same rows as were searched.
+        records: The same rows as were searched, in the same order.
         found: What was found in them.
         drop: Leave them out; otherwise set `contaminated_by`.
     """
-    marks: defaultdict[str, list[str]] = defaultdict(list)
+    marks: defaultdict[int, list[str]] = defaultdict(list)
     for hit in found:
-        marks[hit.problem_id].append(hit.benchmark_id)
-    for record in records:
-        problem = record if isinstance(record, Problem) else record.problem
-        hits = marks.get(problem.problem_id)
+        marks[hit.position].append(hit.benchmark_id)
+    for position, record in enumerate(records):
+        hits = marks.get(position)
         if hits is None:
             yield record
         elif not drop:
