@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,8 @@ class EngineHandle:
 
     embedded: EmbeddedEngine | None = None
     vllm: VllmEngine | None = None
+    servers: tuple[Engine, ...] = ()
+    """Each replica of `vllm` by itself, for those who must reach every one."""
 
     @property
     def engine(self) -> Engine:
@@ -74,5 +76,11 @@ async def open_engine(
         async with engine:
             yield EngineHandle(embedded=engine)
     else:
-        async with VllmEngine(list(urls), model="policy", weight_version=0) as vllm:
-            yield EngineHandle(vllm=vllm)
+        async with AsyncExitStack() as stack:
+
+            async def connect(to: list[str]) -> VllmEngine:
+                engine = VllmEngine(to, model="policy", weight_version=0)
+                return await stack.enter_async_context(engine)
+
+            servers = [await connect([url]) for url in urls]
+            yield EngineHandle(vllm=await connect(list(urls)), servers=tuple(servers))

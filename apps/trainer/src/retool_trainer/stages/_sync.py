@@ -31,7 +31,10 @@ class WeightSync:
 
     def __init__(self, config: RunConfig, workers: Workers, problems: Sequence[Problem]) -> None:
         self._config, self._workers = config, workers
-        self._prompts = workers.rollouts.prompt_ids(list(problems[:_PROBE_PROBLEMS]))
+        # One for each server at least: the one that was not asked would be the stale one.
+        count = max(_PROBE_PROBLEMS, config.engine.replicas)
+        chosen = [problems[index % len(problems)] for index in range(count)]
+        self._prompts = workers.rollouts.prompt_ids(chosen)
         self._disk = DiskSync(config.engine.sync_dir)
 
     def publish(self, weight_version: int) -> float:

@@ -16,7 +16,6 @@ from retool_data import Problem
 from retool_reward import AsyncGrader, Grade, Span, Speaker
 from retool_rollout import (
     Dialect,
-    Engine,
     Limits,
     Sampling,
     ToolExecutor,
@@ -180,14 +179,15 @@ class _RolloutActor:
         await self._handle.resume(weight_version)
 
     async def generate(self, prompts: list[list[int]], max_tokens: int, seed: int) -> list[Any]:
-        """Sample without tools, for the probe after a weight update."""
-        engine: Engine = self._handle.engine
+        """Sample without tools, for the probe after a weight update; servers take turns."""
+        engines = self._handle.servers or (self._handle.engine,)
         sampling = Sampling(max_tokens=max_tokens, temperature=1.0, seed=seed)
         if self._handle.embedded:
             self._handle.embedded.lockstep(num_trajectories=len(prompts), concurrency=len(prompts))
 
         async def one(index: int, prompt: list[int]) -> Any:
             session_id = f"probe-{index}-{time.monotonic_ns()}"
+            engine = engines[index % len(engines)]
             try:
                 return await engine.generate(
                     prompt, replace(sampling, seed=seed + index), session_id=session_id
