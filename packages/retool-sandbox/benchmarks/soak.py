@@ -73,7 +73,9 @@ async def soak(level: str, runs: int, concurrency: int) -> dict[str, Any]:
     async with Sandbox(
         tier="stdlib", isolation=level, concurrency=concurrency, limits=LIMITS
     ) as sandbox:
-        keeper = sandbox._worker.pid
+        worker = sandbox._worker
+        assert worker is not None and worker.pid is not None
+        keeper = worker.pid
         (zygote,) = children_of(keeper)
 
         async def lane(first: int) -> None:

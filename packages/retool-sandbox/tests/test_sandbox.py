@@ -352,6 +352,15 @@ async def test_close_leaves_nothing(family: Any) -> None:
     assert set(os.listdir("/proc/self/fd")) == before
 
 
+async def test_runs_that_wait_when_it_closes_start_no_zygote_again() -> None:
+    async with Sandbox(tier="stdlib", concurrency=1, spares=0) as sandbox:
+        runs = [asyncio.create_task(sandbox.run("import time\ntime.sleep(60)")) for _ in range(3)]
+        await asyncio.sleep(0.2)
+    ended = await asyncio.wait_for(asyncio.gather(*runs, return_exceptions=True), 20)
+    assert [type(each) for each in ended] == [RunLost, SandboxError, SandboxError]
+    assert sandbox._worker is None
+
+
 async def test_must_be_open(sandbox: Sandbox) -> None:
     closed = Sandbox(tier="stdlib")
     with pytest.raises(SandboxError, match="not open"):

@@ -139,11 +139,12 @@ class Sandbox:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        worker, self._worker = self._worker, None
-        self._sessions.clear()
-        self._loop = None
-        if worker is not None:
-            await worker.stop()
+        self._loop = None  # runs that still wait for their turn must not start a zygote again
+        async with self._starting:
+            worker, self._worker = self._worker, None
+            self._sessions.clear()
+            if worker is not None:
+                await worker.stop()
 
     async def run(
         self,
@@ -211,6 +212,8 @@ class Sandbox:
 
     async def _live_worker(self) -> Worker:
         async with self._starting:
+            if self._loop is None:
+                raise SandboxError("the sandbox was closed before this run started")
             worker = self._worker
             if worker is not None and worker.alive:
                 return worker
