@@ -206,6 +206,15 @@ async def test_session_dies_with_its_program_and_says_so(sandbox: Sandbox) -> No
         assert (await session.run("'z' in globals()")).value == "False"
 
 
+async def test_turn_after_a_cancelled_one_starts_anew_and_says_so(sandbox: Sandbox) -> None:
+    async with sandbox.session() as session:
+        await session.run("z = 7")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(session.run("while True: pass"), 0.3)
+        after = await session.run("'z' in globals()")
+        assert (after.value, after.state_lost) == ("False", True)
+
+
 async def test_exit_in_a_session_keeps_it(sandbox: Sandbox) -> None:
     async with sandbox.session() as session:
         ended = await session.run("z = 7\nraise SystemExit(3)")

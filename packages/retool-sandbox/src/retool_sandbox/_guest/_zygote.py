@@ -156,6 +156,7 @@ class Zygote:
             child = self._by_job.get(head["id"])
             if child is not None and child.job is not None:
                 child.job.verdict = child.job.verdict or "cancelled"
+                self._forget_session(child)  # nobody waits for its end: the next turn may be here
                 self._nursery.kill(child)
         elif op == "end_session":
             child = self._sessions.pop(head["session"], None)
@@ -273,10 +274,13 @@ class Zygote:
                 if child.link_open:
                     self._on_link(child)
                 self._finish(child, child.job, status, usage)
-            for session, other in list(self._sessions.items()):
-                if other is child:
-                    del self._sessions[session]
+            self._forget_session(child)
             self._nursery.bury(child)
+
+    def _forget_session(self, child: Child) -> None:
+        for session, other in list(self._sessions.items()):
+            if other is child:
+                del self._sessions[session]
 
     def _finish(self, child: Child, job: Job, status: int, usage: resource.struct_rusage) -> None:
         self._drain(child, job)
