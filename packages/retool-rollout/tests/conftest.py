@@ -351,11 +351,10 @@ class FakeServer:
             return web.json_response({"choices": [choice]})
         meta: dict[str, Any] = {"finish_reason": {"type": finish}}
         if not missing:
+            have = ids[len(ids) - len(values) :]
             meta["output_token_logprobs"] = [
-                [v, i, None] for v, i in zip(values, ids, strict=False)
+                [v, i, None] for v, i in zip(values, have, strict=True)
             ]
-        if self.logprobs == "short":
-            meta["output_token_logprobs"] = None
         return web.json_response({"text": "", "output_ids": ids, "meta_info": meta})
 
 

@@ -51,7 +51,33 @@ async def test_tokens_go_in_and_tokens_come_out(engine, fake_server):
     assert (parameters["top_k"], parameters["stop"]) == (5, ["</code>"])
     assert parameters["stop_token_ids"] == [7]
     assert parameters["skip_special_tokens"] is False
-    assert fake_server.headers[0]["X-Session-ID"] == "s"
+    names = {"X-Session-ID", "X-SMG-Routing-Key"} & set(fake_server.headers[0])
+    assert [fake_server.headers[0][name] for name in names] == ["s"]
+
+
+async def test_any_problem_name_makes_a_session_name(engine, fake_server):
+    for name in ("What is\n6 * 7?\r\n-1", "\ud800 é-2", "x" * 100_000 + "-3"):
+        made = await engine.generate([9], SAMPLING, session_id=name)
+        assert made.ids == (1, 2, 3)
+    sent = [
+        headers.get("X-Session-ID") or headers["X-SMG-Routing-Key"]
+        for headers in fake_server.headers
+    ]
+    assert [name[-2:] for name in sent] == ["-1", "-2", "-3"]
+
+
+async def test_tokens_of_a_turn_during_which_the_weights_changed_have_no_label(fake_server):
+    fake_server.turns = [[1, 2]]
+    async with VllmEngine(fake_server.url, weight_version=5) as engine:
+
+        async def update(request):
+            engine.weight_version = 6
+
+        fake_server.fault = update
+        made = await engine.generate([9], SAMPLING, session_id="s")
+        assert made.weight_version is None
+        fake_server.fault = None
+        assert (await engine.generate([9], SAMPLING, session_id="s")).weight_version == 6
 
 
 async def test_vllm_asks_for_logprobs_and_keeps_the_stop_string(fake_server):
@@ -246,6 +272,14 @@ async def test_a_pause_is_lifted_even_if_the_sync_fails(fake_server):
         assert fake_server.paths == paths
 
 
+async def test_a_pause_that_reaches_half_of_the_replicas_is_lifted(fake_server):
+    async with VllmEngine([fake_server.url, "http://127.0.0.1:9"]) as engine:
+        with pytest.raises(EngineError, match=r"127\.0\.0\.1:9"):
+            async with engine.paused():
+                pytest.fail("one replica is not paused")
+    assert fake_server.paths == ["/pause?mode=abort", "/resume"]
+
+
 @pytest.fixture
 async def forgetful_server():
     """The URL of a server that drops every connection after its first answer, as uvicorn does with
@@ -280,6 +314,10 @@ async def test_vllm_control_requests(fake_server):
         assert await engine.served_models() == {fake_server.url: ["m"]}
         await engine.abort_all()
         await engine.reset_prefix_cache()
+        fake_server.fault = lambda request: asyncio.sleep(0, web.Response(text="done"))
+        with pytest.raises(EngineError, match="no JSON: 'done'"):
+            await engine.control("/odd")
+        fake_server.fault = None
         fake_server.status, fake_server.text = 404, "no dev mode"
         with pytest.raises(EngineError, match=r"/pause.*404: no dev mode"):
             await engine.pause()

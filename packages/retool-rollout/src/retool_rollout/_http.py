@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, cast
+from urllib.parse import quote
 
 from ._engine import EngineError, Generation, Sampling
 from ._replicas import Replicas
@@ -21,6 +22,7 @@ KEEP_ALIVE_S = 2.0
 """How long an idle connection is kept: less than the 5 s after which vLLM and SGLang (uvicorn)
 close it, for a request that meets the closing is lost."""
 RETRIED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+MAX_SESSION_CHARS = 256
 
 
 class HttpEngine(ABC):
@@ -36,6 +38,7 @@ class HttpEngine(ABC):
         self,
         urls: str | Sequence[str],
         *,
+        weight_version: int | None = None,
         attempts: int = 4,
         timeout_s: float = 900.0,
         connect_timeout_s: float = 10.0,
@@ -45,6 +48,8 @@ class HttpEngine(ABC):
 
         Args:
             urls: One or more base URLs.
+            weight_version: Label of the sampled tokens while the server does not tell its own.
+                Change it after a weight sync.
             attempts: How often a generation is sent in all. The pauses between double from 0.25 s
                 to 8 s.
             timeout_s: For one generation, from sending to the last byte.
@@ -59,6 +64,7 @@ class HttpEngine(ABC):
         if timeout_s <= 0 or connect_timeout_s <= 0:
             raise ValueError(f"timeouts must be > 0, got {timeout_s!r} and {connect_timeout_s!r}")
         self.replicas = Replicas([urls] if isinstance(urls, str) else urls)
+        self.weight_version = weight_version
         self.retries = 0
         """Requests that were sent again, for metrics."""
         self._attempts = attempts
@@ -89,7 +95,10 @@ class HttpEngine(ABC):
             ContextOverflowError: The prompt is longer than the server's context.
             EngineError: Refused for another reason, or every attempt failed.
         """
-        path, body, headers = self._request(prompt_ids, sampling, session_id)
+        # Made from a problem's name, it may hold a line break or be a whole page; its end tells
+        # one session from another.
+        name = quote(session_id, errors="replace")[-MAX_SESSION_CHARS:]
+        path, body, headers = self._request(prompt_ids, sampling, name)
         data = json.dumps(body, separators=(",", ":")).encode()
         trouble = ""
         for attempt in range(self._attempts):
@@ -99,11 +108,13 @@ class HttpEngine(ABC):
                 # Half of the pause is random, so that 512 trajectories do not come back at once.
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
             with self.replicas.use(session_id) as replica:
-                url = replica.url
+                url, asked_of = replica.url, self.weight_version
                 try:
                     status, text = await self._send(url + path, data, headers, self._timeout_s)
                     if status == 200:
-                        generation = self._understood(text)
+                        # Across an update nobody here can say which weights sampled what.
+                        known = asked_of == self.weight_version
+                        generation = self._understood(text, asked_of if known else None)
                         self.replicas.worked(replica)
                         return generation
                     trouble = f"{url} answered {status}: {text[:500]}"
@@ -147,8 +158,9 @@ class HttpEngine(ABC):
     @asynccontextmanager
     async def paused(self, **options: Any) -> AsyncGenerator[None]:
         """Pause, then resume whatever happens: a forgotten resume hangs every later rollout."""
-        await self.pause(**options)
         try:
+            # Inside: if one replica cannot be reached, the others are paused all the same.
+            await self.pause(**options)
             yield
         finally:
             await self.resume()
@@ -168,7 +180,7 @@ class HttpEngine(ABC):
         """Path, body and headers of a generation."""
 
     @abstractmethod
-    def _read(self, answer: Mapping[str, Any]) -> Generation:
+    def _read(self, answer: Mapping[str, Any], weight_version: int | None) -> Generation:
         """Read the answer; what it raises for a broken one counts as a failed attempt."""
 
     @abstractmethod
@@ -205,7 +217,12 @@ class HttpEngine(ABC):
                 ) from error
             if status != 200:
                 raise EngineError(f"{method} {base}{path} answered {status}: {text[:500]}")
-            return json.loads(text) if text.strip() else {}
+            try:
+                return json.loads(text) if text.strip() else {}
+            except ValueError:
+                raise EngineError(
+                    f"{method} {base}{path} answered no JSON: {text[:200]!r}"
+                ) from None
 
         urls = self.replicas.urls if url is None else (url,)
         # Every replica is told before one failure is raised: half a fleet paused is worse
@@ -216,9 +233,9 @@ class HttpEngine(ABC):
                 raise answer
         return dict(zip(urls, answers, strict=True))
 
-    def _understood(self, text: str) -> Generation:
+    def _understood(self, text: str, weight_version: int | None) -> Generation:
         try:
-            return self._read(cast("dict[str, Any]", json.loads(text)))
+            return self._read(cast("dict[str, Any]", json.loads(text)), weight_version)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise _Garbled(f"{type(error).__name__}: {error} in {text[:200]!r}") from error
 

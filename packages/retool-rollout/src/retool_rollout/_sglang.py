@@ -24,19 +24,6 @@ _FINISH = {
 class SglangEngine(HttpEngine):
     """One or more SGLang servers, or slime's router."""
 
-    def __init__(
-        self, urls: str | Sequence[str], *, weight_version: int | None = None, **options: Any
-    ) -> None:
-        """Configure.
-
-        Args:
-            urls: Base URLs.
-            weight_version: Label of the sampled tokens while the server does not tell its own.
-            options: Those of `HttpEngine`.
-        """
-        super().__init__(urls, **options)
-        self.weight_version = weight_version
-
     async def pause(self) -> None:
         """End every request in flight with what it has, and take no more until `resume()`."""
         await self.control("/pause_generation", body={"mode": "abort"})
@@ -72,23 +59,23 @@ class SglangEngine(HttpEngine):
             "sampling_params": parameters,
             "return_logprob": True,
         }
-        return "/generate", body, {"X-Session-ID": session_id}
+        # SGLang's router keeps a session on one replica by this header.
+        return "/generate", body, {"X-SMG-Routing-Key": session_id}
 
-    def _read(self, answer: Mapping[str, Any]) -> Generation:
+    def _read(self, answer: Mapping[str, Any], weight_version: int | None) -> Generation:
         meta = answer["meta_info"]
         finish = meta["finish_reason"]
         kind = str(finish if isinstance(finish, str) else finish["type"])
         if kind not in _FINISH:
             raise ValueError(f"finish_reason {finish!r}")
-        pairs = meta.get("output_token_logprobs")
-        if pairs is None:
-            # Tokens without logprobs: handed on as they are, so that the loop aborts.
-            ids = tuple(int(token_id) for token_id in answer.get("output_ids") or ())
-            return Generation(ids=ids, logprobs=(), finish=_FINISH[kind])
+        pairs = meta.get("output_token_logprobs") or ()
+        with_logprob = tuple(int(pair[1]) for pair in pairs)
+        every = tuple(int(token_id) for token_id in answer.get("output_ids") or ())
         version = meta.get("weight_version")
-        label = int(version) if str(version).isdigit() else self.weight_version
+        label = int(version) if str(version).isdigit() else weight_version
         return Generation(
-            ids=tuple(int(pair[1]) for pair in pairs),
+            # Tokens without a logprob are handed on as they are, so that the loop aborts.
+            ids=every if len(every) > len(with_logprob) else with_logprob,
             logprobs=tuple(math.nan if pair[0] is None else float(pair[0]) for pair in pairs),
             finish=_FINISH[kind],
             weight_version=label,

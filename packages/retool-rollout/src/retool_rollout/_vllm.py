@@ -34,7 +34,6 @@ class VllmEngine(HttpEngine):
         urls: str | Sequence[str],
         *,
         model: str | None = None,
-        weight_version: int | None = None,
         **options: Any,
     ) -> None:
         """Configure.
@@ -42,14 +41,11 @@ class VllmEngine(HttpEngine):
         Args:
             urls: Base URLs, such as `http://127.0.0.1:8000`.
             model: The served name. None: whatever the server holds.
-            weight_version: Label of the sampled tokens while the server does not tell its own
-                (before vLLM 0.3x, or
-                as long as nobody has set it). Change it after a weight sync.
-            options: Those of `HttpEngine`.
+            options: Those of `HttpEngine`. A server tells the version of its weights from vLLM 0.3x
+                on, when somebody has set it.
         """
         super().__init__(urls, **options)
         self.model = model
-        self.weight_version = weight_version
 
     async def pause(self, *, mode: Literal["abort", "wait", "keep"] = "abort") -> None:
         """Stop sampling on every replica (needs VLLM_SERVER_DEV_MODE=1).
@@ -120,7 +116,7 @@ class VllmEngine(HttpEngine):
         # vLLM's router keeps a session on one replica by this header.
         return GENERATE, body, {"X-Session-ID": session_id}
 
-    def _read(self, answer: Mapping[str, Any]) -> Generation:
+    def _read(self, answer: Mapping[str, Any], weight_version: int | None) -> Generation:
         choice = answer["choices"][0]
         ids = tuple(int(token_id) for token_id in choice.get("token_ids") or ())
         logprobs = cast("dict[str, Any]", choice.get("logprobs") or {})
@@ -132,20 +128,9 @@ class VllmEngine(HttpEngine):
             ids=ids,
             logprobs=tuple(_logprob(item) for item in content),
             finish=_FINISH[finish],
-            weight_version=self.weight_version,
-            weight_versions=self._spans(choice.get("weight_versions"), len(ids)),
+            weight_version=weight_version,
+            weight_versions=_spans(choice.get("weight_versions"), len(ids), weight_version),
         )
-
-    def _spans(self, spans: Any, num_tokens: int) -> tuple[int | None, ...] | None:
-        if not spans:
-            return None
-        versions: list[int | None] = [self.weight_version] * num_tokens
-        for span in cast("list[dict[str, Any]]", spans):
-            version = _version(span["version"])
-            if version is not None:
-                start, end = int(span["start"]), min(int(span["end"]), num_tokens)
-                versions[start:end] = [version] * (end - start)
-        return tuple(versions)
 
     def _refusal(self, url: str, status: int, text: str) -> EngineError:
         lowered = text.lower()
@@ -178,6 +163,18 @@ def _logprob(item: Any) -> float:
     if not isinstance(value, int | float) or value <= NO_LOGPROB:
         return math.nan
     return float(value)
+
+
+def _spans(spans: Any, num_tokens: int, unlabelled: int | None) -> tuple[int | None, ...] | None:
+    if not spans:
+        return None
+    versions = [unlabelled] * num_tokens
+    for span in cast("list[dict[str, Any]]", spans):
+        version = _version(span["version"])
+        if version is not None:
+            start, end = int(span["start"]), min(int(span["end"]), num_tokens)
+            versions[start:end] = [version] * (end - start)
+    return tuple(versions)
 
 
 def _version(label: Any) -> int | None:
