@@ -195,6 +195,7 @@ async def test_stale_state_of_an_earlier_attempt_is_cleared(setup, sample_class)
         rollout_log_probs=[-1.0, -1.0],
         status=sample_class.Status.ABORTED,
         weight_versions=["old"],
+        reward=1.0,
     )
     sample.rollout_top_p_token_ids = [9]
     await vime.generate(args, sample, PARAMETERS)
@@ -202,6 +203,7 @@ async def test_stale_state_of_an_earlier_attempt_is_cleared(setup, sample_class)
     assert "old" not in sample.response
     assert sample.rollout_top_p_token_ids is None
     assert -1.0 not in sample.rollout_log_probs
+    assert sample.reward is None
 
 
 async def test_a_partial_rollout_goes_on_from_its_tokens(setup, sample_class):
@@ -219,6 +221,22 @@ async def test_a_partial_rollout_goes_on_from_its_tokens(setup, sample_class):
     assert sample.tokens[: len(kept)] == kept
     assert sample.status is sample_class.Status.COMPLETED
     assert "retool_resume" not in sample.metadata
+
+
+async def test_tokens_of_earlier_weights_are_not_trained_on_where_slime_is_told_so(
+    setup, sample_class
+):
+    args, server = setup
+    args.partial_rollout = args.mask_offpolicy_in_partial_rollout = True
+    server.abort_after = 10
+    sample = sample_class(prompt="?")
+    await vime.generate(args, sample, PARAMETERS)
+    assert sample.loss_mask == [1] * 10
+    server.abort_after = None
+    await vime.generate(args, sample, PARAMETERS)
+    check_whole(sample)
+    assert sample.loss_mask[:11] == [0] * 10 + [1]
+    assert sample.rollout_log_probs[9:11] == [0.0, -0.5]
 
 
 async def test_a_sample_never_outgrows_the_context(setup, sample_class):
@@ -266,6 +284,9 @@ def test_arguments_that_are_missing_get_the_documented_defaults():
         rollout_max_context_len=None, max_tokens_per_gpu=10, context_parallel_size=4
     )
     assert limits_of(gpu, {}, 5).context_tokens == 40
+    both = SimpleNamespace(rollout_max_context_len=10, eval_max_context_len=20)
+    assert limits_of(both, {}, 5).context_tokens == 10
+    assert limits_of(both, {}, 5, evaluation=True).context_tokens == 20
     sampling = sampling_of(nothing, {"stop": "x", "top_k": 0})
     assert (sampling.stop, sampling.top_k, sampling.max_tokens) == (("x",), -1, 8192)
 

@@ -73,7 +73,12 @@ async def close_state() -> None:
 
 
 async def generate_sample(
-    args: Any, sample: Any, sampling_params: Mapping[str, Any], make_engine: Any
+    args: Any,
+    sample: Any,
+    sampling_params: Mapping[str, Any],
+    make_engine: Any,
+    *,
+    evaluation: bool = False,
 ) -> Any:
     """Roll out one sample.
 
@@ -98,14 +103,22 @@ async def generate_sample(
         engine=state.engine,
         tools=state.tools,
         dialect=dialect,
-        limits=limits_of(args, sampling_params, len(prompt_ids)),
+        limits=limits_of(args, sampling_params, len(prompt_ids), evaluation=evaluation),
         sampling=sampling_of(args, sampling_params),
         resume=resume,
         prompt_ids=prompt_ids,
         session_id=getattr(sample, "session_id", None),
     )
     partial = bool(getattr(args, "partial_rollout", False))
-    write_back(args, sample, trajectory, dialect.tokenizer, keep_partial=partial)
+    off_policy = resume is not None and getattr(args, "mask_offpolicy_in_partial_rollout", False)
+    write_back(
+        args,
+        sample,
+        trajectory,
+        dialect.tokenizer,
+        keep_partial=partial,
+        untrained=len(resume.ids) if resume is not None and off_policy else 0,
+    )
     return sample
 
 
@@ -134,9 +147,13 @@ def read_prompt(prompt: Any) -> tuple[list[Mapping[str, Any]], str | None]:
     raise TypeError(f"sample.prompt must be text or messages, got {kind}")
 
 
-def limits_of(args: Any, sampling_params: Mapping[str, Any], prompt_length: int) -> Limits:
+def limits_of(
+    args: Any, sampling_params: Mapping[str, Any], prompt_length: int, *, evaluation: bool = False
+) -> Limits:
     """The limits that a framework's arguments name; the example's defaults for those it lacks."""
-    context = getattr(args, "rollout_max_context_len", None)
+    context = getattr(args, "eval_max_context_len", None) if evaluation else None
+    if context is None:
+        context = getattr(args, "rollout_max_context_len", None)
     per_gpu = getattr(args, "max_tokens_per_gpu", None)
     if context is None and per_gpu is not None:
         context = per_gpu * (getattr(args, "context_parallel_size", None) or 1)
@@ -179,6 +196,9 @@ def clear(sample: Any) -> None:
     sample.loss_mask = []
     sample.rollout_log_probs = None
     for name in (
+        "reward",  # slime keeps the one that it finds
+        "teacher_log_probs",
+        "mopd_teacher_log_probs",
         "rollout_top_p_token_ids",
         "rollout_top_p_token_offsets",
         "rollout_top_p_log_probs",
@@ -200,8 +220,18 @@ def write_back(
     tokenizer: Tokenizer,
     *,
     keep_partial: bool = False,
+    untrained: int = 0,
 ) -> None:
-    """Fill the sample, through `append_response_tokens` where its class has that."""
+    """Fill the sample, through `append_response_tokens` where its class has that.
+
+    Args:
+        args: The framework's.
+        sample: To be filled.
+        trajectory: What became of it.
+        tokenizer: Makes its text.
+        keep_partial: An aborted one keeps its tokens, and can be resumed.
+        untrained: The first so many tokens get no loss: earlier weights sampled them.
+    """
     statuses = _statuses(sample)
     sample.status = statuses[trajectory.status.name]
     metadata = dict(getattr(sample, "metadata", None) or {})
@@ -229,9 +259,9 @@ def write_back(
         metadata[RESUME_KEY] = trajectory
     sample.tokens = list(trajectory.ids[:start])
     append = getattr(sample, "append_response_tokens", None)
-    for first, last, mask in _runs(trajectory):
+    for first, last, mask in _runs(trajectory, untrained):
         tokens = list(trajectory.ids[first:last])
-        logprobs = list(trajectory.logprobs[first:last])
+        logprobs = list(trajectory.logprobs[first:last]) if mask else [0.0] * len(tokens)
         if append is not None:
             append(args, tokens=tokens, log_probs=logprobs if mask else None, trainable=bool(mask))
             continue
@@ -252,11 +282,13 @@ def _statuses(sample: Any) -> Any:
     return cast("Any", type(sample)).Status
 
 
-def _runs(trajectory: Trajectory) -> list[tuple[int, int, int]]:
-    """The response as (start, end, mask), one entry for each turn and each observation."""
+def _runs(trajectory: Trajectory, untrained: int) -> list[tuple[int, int, int]]:
+    """The response as (start, end, mask): turns and observations, and what is not trained on."""
     runs: list[tuple[int, int, int]] = []
     for turn in trajectory.turns:
-        runs += [(turn.start, turn.end, 1), (turn.end, turn.observation_end, 0)]
+        trained = min(max(untrained, turn.start), turn.end)
+        runs += [(turn.start, trained, 0), (trained, turn.end, 1)]
+        runs.append((turn.end, turn.observation_end, 0))
     return [run for run in runs if run[0] < run[1]]
 
 

@@ -38,9 +38,10 @@ async def generate(
     args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool = False
 ) -> Any:
     """Roll out one sample, over whichever router the arguments name."""
-    del evaluation
     framework = vime if hasattr(args, "vllm_router_ip") else slime
-    return await generate_sample(args, sample, sampling_params, framework.make_engine)
+    return await generate_sample(
+        args, sample, sampling_params, framework.make_engine, evaluation=evaluation
+    )
 
 
 async def reward_func(args: Any, sample: Any, **kwargs: Any) -> Any:

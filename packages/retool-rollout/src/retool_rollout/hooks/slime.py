@@ -16,5 +16,4 @@ async def generate(
     args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool = False
 ) -> Any:
     """Roll out one sample with tools; it reads the same arguments as vime's."""
-    del evaluation
-    return await generate_sample(args, sample, sampling_params, make_engine)
+    return await generate_sample(args, sample, sampling_params, make_engine, evaluation=evaluation)

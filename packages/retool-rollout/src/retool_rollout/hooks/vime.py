@@ -24,5 +24,4 @@ async def generate(
     that makes an executor;
     else retool-sandbox's interpreter) and `retool_tool_concurrency` (32).
     """
-    del evaluation  # an evaluation samples the same way, with the parameters that it is given
-    return await generate_sample(args, sample, sampling_params, make_engine)
+    return await generate_sample(args, sample, sampling_params, make_engine, evaluation=evaluation)
