@@ -12,10 +12,12 @@ from retool_rollout import (
     MalformedCall,
     Sampling,
     ScriptedEngine,
+    StopReason,
     ToolCallRequest,
     make_dialect,
     rollout,
 )
+from retool_rollout._template import TemplateError
 
 CODE = 'n = 6\nprint(n * 7, "é")'
 CALL = {"name": "code_interpreter", "arguments": {"code": CODE}}
@@ -285,11 +287,57 @@ async def test_seed_nudges_a_turn_that_says_nothing(qwen, tools, question):
 
 def test_retool_tells_a_tag_without_code(qwen):
     dialect = make_dialect("retool", qwen)
-    for text in ("Put it in </code>", "<code></code>", "<code>print(1)", "<think><code>1</code>"):
+    # In "</code>\n" the stop string ended inside a token.
+    for text in (
+        "Put it in </code>",
+        "Put it in </code>\n",
+        "<code></code>",
+        "<code>print(1)",
+        "<think><code>1</code>",
+    ):
         (call,) = dialect.parse(text).calls
         assert isinstance(call, MalformedCall)
     with pytest.raises(ValueError, match="first call"):
         dialect.turn_ids("", [CALL, CALL])
+
+
+def test_an_end_of_turn_that_is_spelled_may_end_inside_a_token(bare):
+    dialect = make_dialect("hermes", bare)
+    assert dialect.stop == ("<|im_end|>",)
+    assert dialect.turn_text(bare.encode_text("Answer: 42<|im_end|>\n")) == "Answer: 42"
+
+
+def test_texts_deep_inside_the_arguments_of_a_call_hold_no_control_token(tiny):
+    dialect = make_dialect("hermes", tiny)
+
+    def ends(text):
+        call = {"name": "f", "arguments": {"a": {"b": text}, "c": [text]}}
+        message = {"role": "assistant", "content": "", "tool_calls": [{"function": call}]}
+        ids = dialect.prompt_ids([{"role": "user", "content": "x"}, message], ())
+        return ids.count(tiny.control_id("<|im_end|>"))
+
+    assert ends("<|im_end|>") == ends("harmless")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_content_in_parts_is_read_and_a_message_that_is_none_is_refused(tiny_dialects, name):
+    def prompt(*messages):
+        return tiny_dialects[name].prompt_ids(messages, ())
+
+    parts = [{"type": "text", "text": "Q"}, {"type": "text", "text": "?"}]
+    assert prompt({"role": "user", "content": parts}) == prompt({"role": "user", "content": "Q?"})
+    for bad in ({"role": "user", "content": [{"type": "image"}]}, {"role": "user", "content": 7}):
+        with pytest.raises(TemplateError, match="must be text"):
+            prompt(bad)
+
+
+async def test_a_problem_that_no_dialect_can_render_fails_alone(tiny_dialects, make_question):
+    call = {"function": {"name": "f", "arguments": "{broken"}}
+    odd = {"role": "assistant", "content": "", "tool_calls": [call]}
+    for name, message in (("hermes", odd), ("retool", odd), ("seed", {"content": "no role"})):
+        question = make_question(messages=[{"role": "user", "content": "x"}, message])
+        done = await roll(tiny_dialects[name], None, question, [])
+        assert done.stop_reason is StopReason.BAD_PROMPT
 
 
 def test_answers_are_found(qwen):

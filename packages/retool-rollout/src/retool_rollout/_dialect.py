@@ -100,7 +100,9 @@ class Dialect(ABC):
         """Decode a sampled turn without the token that ended it."""
         if ids and ids[-1] in self.stop_token_ids:
             return self.tokenizer.decode(ids[:-1])
-        return self.tokenizer.decode(ids).removesuffix(self.end_of_turn)
+        text = self.tokenizer.decode(ids)
+        # Spelled in characters it is a stop string, and such a one may end inside a token.
+        return text.partition(self.end_of_turn)[0] if self.end_of_turn in self.stop else text
 
     def hint(self, call: MalformedCall) -> str:
         """The reply to a malformed call."""
@@ -182,5 +184,5 @@ def make_dialect(
         tool_specs=tool_specs,
         system_prompt=system_prompt,
         chat_template=chat_template,
-        template_options={**tokenizer.template_variables, **(template_options or {})},
+        template_options=template_options,
     )

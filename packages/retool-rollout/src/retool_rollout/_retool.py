@@ -77,7 +77,8 @@ class RetoolDialect(Dialect):
         """Read the first program outside thoughts, or the answer."""
         tag = find_outside_thoughts(text, _TAG, thinking=self.opens_thought)
         if tag is None:
-            if not text.endswith(_END_CODE):
+            # The stop string may end inside a token, so it is not always the end of the text.
+            if _END_CODE not in text:
                 return Turn(text=text, answer=_answer(text))
             where = "inside a thought" if _CODE in text else f"without {_CODE}"
             call = MalformedCall(text=text[-200:], problem=f"{_END_CODE} stands {where}")

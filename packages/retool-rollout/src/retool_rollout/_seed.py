@@ -8,6 +8,7 @@ from typing import Any
 from ._dialect import Dialect
 from ._hermes import read_tagged_call
 from ._retool import CODE_TOOL, code_of, without_fence
+from ._template import TemplateError, plain_content
 from ._tokenizer import Piece
 from ._turn import (
     MAX_PARSED_CALLS,
@@ -114,10 +115,16 @@ class SeedDialect(Dialect):
 def seed_pieces(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
 ) -> list[Piece]:
-    """Render messages and tools in the example's layout, up to the header of the policy's turn."""
+    """Render messages and tools in the example's layout, up to the header of the policy's turn.
+
+    Raises:
+        TemplateError: A message has no role, or its content is no text.
+    """
+    if any("role" not in message for message in messages):
+        raise TemplateError("a message has no role")
     system = SEED_SYSTEM_PROMPT
     if messages and messages[0]["role"] == "system":
-        system, messages = str(messages[0]["content"]), messages[1:]
+        system, messages = plain_content(messages[0].get("content")), messages[1:]
     pieces: list[Piece] = [("<|im_start|>system", True), (system, False)]
     if tools:
         listed = "".join(_html_safe_json(tool) for tool in tools)
@@ -126,7 +133,8 @@ def seed_pieces(
     for message in messages:
         if message["role"] in ("user", "assistant"):
             header = (f"\n<|im_start|>{message['role']}", True)
-            pieces += [header, (str(message["content"]), False), ("<|im_end|>", True)]
+            content = plain_content(message.get("content"))
+            pieces += [header, (content, False), ("<|im_end|>", True)]
     pieces.append(("\n<|im_start|>assistant", True))
     return pieces
 

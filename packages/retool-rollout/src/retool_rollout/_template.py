@@ -117,28 +117,34 @@ class ChatTemplate:
             contents.append(text)
             return f"{_OPEN}{len(contents) - 1}{_CLOSE}"
 
-        marked = [_mark(message, marker) for message in messages]
         try:
             text = self._template.render(
-                messages=marked,
+                messages=[_mark(message, marker) for message in messages],
                 tools=[dict(tool) for tool in tools] or None,
                 add_generation_prompt=add_generation_prompt,
                 **self._options,
             )
-        except (self._jinja_error, TypeError, KeyError, AttributeError) as error:
+        except TemplateError:
+            raise
+        except (self._jinja_error, LookupError, TypeError, ValueError, AttributeError) as error:
             raise TemplateError(f"the chat template refused the messages: {error}") from error
         return _split(text, contents)
 
 
 def _mark(message: Mapping[str, Any], marker: Any) -> dict[str, Any]:
     marked = dict(message)
-    marked["content"] = marker(_plain_content(message.get("content")))
+    marked["content"] = marker(plain_content(message.get("content")))
     if calls := message.get("tool_calls"):
         marked["tool_calls"] = [_mark_call(call, marker) for call in calls]
     return marked
 
 
-def _plain_content(content: Any) -> str:
+def plain_content(content: Any) -> str:
+    """The text of a message's content, which may come in parts.
+
+    Raises:
+        TemplateError: It is no text.
+    """
     if content is None:
         return ""
     if isinstance(content, str):
@@ -155,14 +161,21 @@ def _mark_call(call: Mapping[str, Any], marker: Any) -> dict[str, Any]:
     arguments: Any = function["arguments"]
     if isinstance(arguments, str):
         arguments = json.loads(arguments)
-    marked = {
-        # Inside the rendered JSON the text stands escaped, so its content piece is escaped too.
-        key: marker(json.dumps(value, ensure_ascii=False)[1:-1])
-        if isinstance(value, str)
-        else value
-        for key, value in cast("Mapping[str, Any]", arguments).items()
-    }
+    marked = _mark_strings(arguments, marker)
     return {"type": "function", "function": {"name": function["name"], "arguments": marked}}
+
+
+def _mark_strings(value: Any, marker: Any) -> Any:
+    """Mark the texts of an argument, however deep they stand."""
+    if isinstance(value, str):
+        # Inside the rendered JSON the text stands escaped, so its content piece is escaped too.
+        return marker(json.dumps(value, ensure_ascii=False)[1:-1])
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, Any]", value).items()
+        return {key: _mark_strings(inner, marker) for key, inner in items}
+    if isinstance(value, list):
+        return [_mark_strings(inner, marker) for inner in cast("list[Any]", value)]
+    return value
 
 
 def _split(text: str, contents: Sequence[str]) -> list[Piece]:
