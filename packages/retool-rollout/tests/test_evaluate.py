@@ -74,6 +74,12 @@ def test_estimates_lie_in_their_intervals_and_pass_grows_with_k(grades):
         ({"statement": "Q", "gold": "7", "prefix": "<", "suffix": ">"}, "<Q>!", "7"),
         ({"prompt": [{"role": "user", "content": "Q"}], "label": "7"}, "Q!", "7"),
         (
+            {"prompt": [{"role": "user", "content": [{"type": "text", "text": "Q"}]}], "label": 7},
+            "Q!",
+            "7",
+        ),
+        ({"prompt": "Q", "reward_model": {"style": "rule"}, "answer": "7"}, "Q!", "7"),
+        (
             {"prompt": [{"role": "user", "content": "Q"}], "reward_model": {"ground_truth": "7"}},
             "Q!",
             "7",
@@ -91,6 +97,7 @@ def test_the_usual_files_are_read(tmp_path, row, question, gold):
     [
         ([{"q": 1}], "no question"),
         ([{"problem": "Q"}], "no answer"),
+        ([{"problem": "Q", "reward_model": {"style": "rule"}}], "no answer"),
         ([], "no problems"),
         ([{"problem": "Q", "answer": 1, "id": "a"}] * 2, "'a' stands there twice"),
         ([{"problem": 7, "answer": 1}], "text or a list"),
@@ -153,11 +160,10 @@ async def test_finished_samples_are_kept_and_aborted_ones_made_later(
             second["scores"]["avg@2"]["mean"] == 0.25
         )  # one of four problems has 42 as its answer
         assert second["tool_outcomes"] == {"ok": 8}
-        # A writer that was killed leaves half a line: that sample is made again, the
-        # others are not.
+        # A writer that was killed leaves half a line, perhaps half a character: that sample is
+        # made again, the others are not.
         path = folder / "samples.jsonl"
-        text = path.read_text()
-        path.write_text(text[:-100])
+        path.write_bytes(path.read_bytes()[:-100] + "é".encode()[:1])
         asked = len(fake_server.bodies)
         third = await evaluate(problems, num_samples=2, folder=folder, engine=engine, **options)
         assert third["scores"] == second["scores"]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ._record import read_jsonl
+from ._template import plain_content
 
 QUESTION_KEYS = ("problem", "question", "prompt", "statement", "input", "Problem", "messages")
 ANSWER_KEYS = ("answer", "expected_answer", "label", "gold", "output", "reference", "Answer")
@@ -34,7 +35,7 @@ def read_problems(
         path: One JSON object a line.
         question_key: Its text, or a list of messages. None: the first of `QUESTION_KEYS` that is
             there.
-        answer_key: None: the first of `ANSWER_KEYS`, else `reward_model.ground_truth`.
+        answer_key: None: `reward_model.ground_truth`, else the first of `ANSWER_KEYS`.
         suffix: Put behind each question, such as how to write the answer.
 
     Raises:
@@ -76,7 +77,9 @@ def _first(row: Mapping[str, Any], keys: Sequence[str], complaint: str) -> Any:
 def _gold(row: Mapping[str, Any], answer_key: str | None, where: str) -> str:
     model: Any = row.get("reward_model")
     if answer_key is None and isinstance(model, dict):
-        return str(cast("dict[str, Any]", model).get("ground_truth"))
+        gold = cast("dict[str, Any]", model).get("ground_truth")
+        if gold is not None:
+            return str(gold)
     keys = (answer_key,) if answer_key else ANSWER_KEYS
     return str(_first(row, keys, f"{where}: no answer"))
 
@@ -87,5 +90,5 @@ def _messages(question: Any, suffix: str, where: str) -> list[Mapping[str, Any]]
     if not isinstance(question, list):
         raise ValueError(f"{where}: a question is text or a list of messages, got {question!r:.80}")
     messages = [dict(message) for message in cast("list[Mapping[str, Any]]", question)]
-    messages[-1]["content"] = str(messages[-1]["content"]) + suffix
+    messages[-1]["content"] = plain_content(messages[-1].get("content")) + suffix
     return list(messages)

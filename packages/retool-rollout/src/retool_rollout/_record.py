@@ -48,9 +48,10 @@ def read_jsonl(path: Path, *, torn_end: bool = False) -> Iterator[dict[str, Any]
     Raises:
         ValueError: A line is no JSON object; the message names it.
     """
-    with path.open(encoding="utf-8") as lines:
+    # Bytes, because a cut can go through the middle of a character.
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            if not line.strip() or (torn_end and not line.endswith("\n")):
+            if not line.strip() or (torn_end and not line.endswith(b"\n")):
                 continue
             try:
                 value = json.loads(line)
@@ -58,7 +59,7 @@ def read_jsonl(path: Path, *, torn_end: bool = False) -> Iterator[dict[str, Any]
                 raise ValueError(f"{path}, line {number}: {error}") from error
             if not isinstance(value, dict):
                 raise ValueError(
-                    f"{path}, line {number}: a JSON object is needed, got {line[:60]!r}"
+                    f"{path}, line {number}: a JSON object is needed, got {value!r:.60}"
                 )
             yield cast("dict[str, Any]", value)
 
