@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -51,6 +53,53 @@ async def test_a_conversation_goes_on_token_for_token(tiny, make_tools, name):
     assert shown[-1][0] == "end"
 
 
+async def test_a_stateful_chat_keeps_one_session_and_shows_what_it_answers(tiny, make_tools):
+    dialect = make_dialect("hermes", tiny)
+    answers = [dialect.turn_ids("", [CALL]), dialect.turn_ids("Done.", [])]
+    tools, asked, shown = make_tools(), [], []
+
+    def script(*_):
+        asked.append(tools.open_sessions)
+        return answers[(len(asked) - 1) % 2]
+
+    async def questions():
+        yield "One?"
+        yield "Two?"
+
+    await chat(
+        questions(),
+        engine=ScriptedEngine(script),
+        tools=tools,
+        dialect=dialect,
+        limits=Limits(),
+        sampling=Sampling(max_tokens=500),
+        show=lambda *line: shown.append(line),
+        stateful=True,
+    )
+    assert (asked, tools.open_sessions) == ([1] * 4, 0)
+    assert shown.count(("tool", "[ok] 42")) == 2
+
+
+def test_ctrl_c_at_the_prompt_ends_the_chat(tiny_file):
+    command = [sys.executable, "-m", "retool_rollout._cli", "chat", "--tools", "none"]
+    command += ["--endpoint", "http://127.0.0.1:9", "--tokenizer", str(tiny_file.parent)]
+    # A shell that runs the tests in the background has its children ignore the signal.
+    usual = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    signal.signal(signal.SIGINT, usual)
+    try:
+        assert process.stdout.read(5) == b"you> "
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == b"retool-rollout: stopped\n"
+    finally:
+        process.kill()
+        process.communicate()
+
+
 async def test_the_chat_command_answers_on_a_pipe(tiny, tiny_file, fake_server):
     dialect = make_dialect("hermes", tiny)
     fake_server.turns = [dialect.turn_ids(r"It is \boxed{42}.", [])]
@@ -72,6 +121,30 @@ def test_the_eval_command_prints_a_table_and_tells_what_is_missing(tmp_path, tin
     command += ["--data", str(data), "--output", str(tmp_path / "out"), "--tools", "none"]
     assert main([*command, "--n", "0", "--grader", "exact"]) == 2
     assert "--n must be >= 1" in capsys.readouterr().err
+    assert main([*command, "--first", "0", "--grader", "exact"]) == 2
+    assert "--first must be >= 1" in capsys.readouterr().err
+
+
+def test_a_machine_without_isolation_gets_one_line(tmp_path, tiny_file, monkeypatch, capsys):
+    class WeakError(Exception):
+        pass
+
+    class Sandbox:
+        async def __aenter__(self):
+            raise WeakError("no isolation to be had")
+
+        async def __aexit__(self, *_):
+            raise AssertionError("it was never entered")
+
+    fake = types.ModuleType("retool_sandbox")
+    fake.Sandbox, fake.SandboxError = Sandbox, WeakError
+    monkeypatch.setitem(sys.modules, "retool_sandbox", fake)
+    data = tmp_path / "data.jsonl"
+    data.write_text(json.dumps({"problem": "6 * 7?", "answer": 42}) + "\n")
+    command = ["eval", "--endpoint", "http://127.0.0.1:9", "--tokenizer", str(tiny_file.parent)]
+    command += ["--data", str(data), "--output", str(tmp_path / "out"), "--grader", "exact"]
+    assert main(command) == 2
+    assert capsys.readouterr().err == "retool-rollout: no isolation to be had (or --tools none)\n"
 
 
 def test_without_an_extra_the_command_names_it(tmp_path, tiny_file, monkeypatch, capsys):

@@ -72,6 +72,18 @@ def test_records_without_texts_need_the_tokenizer(file, tmp_path, tiny, tiny_fil
     assert main(["view", str(tmp_path / "nothing.jsonl")]) == 2
 
 
+def test_what_the_view_command_cannot_use_is_named(file, tmp_path, tiny_file, capsys):
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"problem": "6 * 7?"}\n')
+    for arguments, words in (
+        ([other], "other.jsonl, record 1: this is no trajectory, it has no 'ids'"),
+        ([file, "--tokenizer", other], "this is no tokenizer.json: it has no model"),
+        ([file, "--tokenizer", tiny_file, "--limit", "0"], "limit must be >= 1, got 0"),
+    ):
+        assert main(["view", *map(str, arguments)]) == 2
+        assert words in capsys.readouterr().err
+
+
 def test_tool_output_cannot_end_the_script(file, tmp_path, tiny):
     view(file, tmp_path / "page.html", tokenizer=tiny)
     page = (tmp_path / "page.html").read_text()

@@ -1,7 +1,7 @@
 """Try a model by hand: every turn, call and result is shown as it comes."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from ._dialect import Dialect
@@ -33,7 +33,7 @@ class _ShownEngine:
 class _ShownTools:
     """Shows each result when it is there."""
 
-    def __init__(self, tools: ToolExecutor, show: Show) -> None:
+    def __init__(self, tools: ToolSession, show: Show) -> None:
         self._tools, self._show = tools, show
 
     @property
@@ -45,8 +45,9 @@ class _ShownTools:
         self._show("tool", f"[{reply.outcome}] {reply.text}")
         return reply
 
-    def session(self) -> AbstractAsyncContextManager[ToolSession]:
-        return self._tools.session()
+    @asynccontextmanager
+    async def session(self) -> AsyncGenerator["_ShownTools"]:
+        yield self  # one for the whole conversation: the next question finds its variables
 
 
 async def chat(
@@ -58,8 +59,26 @@ async def chat(
     limits: Limits,
     sampling: Sampling,
     show: Show,
+    stateful: bool = False,
 ) -> list[Trajectory]:
     """Answer one question after another; each continues the conversation, token for token."""
+    async with AsyncExitStack() as opened:
+        used = await opened.enter_async_context(tools.session()) if stateful else tools
+        return await _conversation(
+            questions,
+            engine=_ShownEngine(engine, dialect, show),
+            tools=_ShownTools(used, show),
+            dialect=dialect,
+            limits=limits,
+            sampling=sampling,
+            show=show,
+            stateful=stateful,
+        )
+
+
+async def _conversation(
+    questions: AsyncIterator[str], *, dialect: Dialect, show: Show, **options: Any
+) -> list[Trajectory]:
     done: list[Trajectory] = []
     prompt_ids: list[int] | None = None
     async for question in questions:
@@ -68,12 +87,9 @@ async def chat(
             prompt_ids = [*done[-1].ids, *dialect.next_user_ids(question)]
         trajectory = await rollout(
             HookProblem(problem_id=f"chat-{len(done) + 1}", messages=messages),
-            engine=_ShownEngine(engine, dialect, show),
-            tools=_ShownTools(tools, show),
             dialect=dialect,
-            limits=limits,
-            sampling=sampling,
             prompt_ids=prompt_ids,
+            **options,
         )
         ending = f"{trajectory.status.value}: {trajectory.stop_reason.value}"
         show(

@@ -5,10 +5,18 @@ import asyncio
 import json
 import logging
 import sys
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 from ._dialect import Dialect, make_dialect
 from ._engine import EngineError, Sampling
@@ -37,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"retool-rollout: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("retool-rollout: stopped; the same command goes on where it was", file=sys.stderr)
+        hint = "; the same command goes on where it was" if arguments.run is _eval else ""
+        print(f"retool-rollout: stopped{hint}", file=sys.stderr)
         return 130
 
 
@@ -163,6 +172,8 @@ def _add_model(command: argparse.ArgumentParser) -> None:
 
 
 def _eval(arguments: argparse.Namespace) -> int:
+    if arguments.first is not None and arguments.first < 1:
+        raise ValueError(f"--first must be >= 1, got {arguments.first}")
     problems = read_problems(
         arguments.data,
         question_key=arguments.question_key,
@@ -216,9 +227,10 @@ def _chat(arguments: argparse.Namespace) -> int:
     logging.getLogger("retool_rollout").setLevel(logging.ERROR)  # what it warns of is shown here
 
     async def questions() -> AsyncIterator[str]:
+        source = _input()
         while True:
             print("you> ", end="", flush=True)
-            line = (await asyncio.to_thread(sys.stdin.readline)).strip()
+            line = (await _read_line(source)).strip()
             if not line:
                 return
             yield line
@@ -233,10 +245,34 @@ def _chat(arguments: argparse.Namespace) -> int:
                 limits=_limits(arguments),
                 sampling=_sampling(arguments),
                 show=lambda who, text: print(f"{who}> {text}"),
+                stateful=arguments.stateful,
             )
         return all(trajectory.error is None for trajectory in done)
 
     return 0 if asyncio.run(run()) else 1
+
+
+def _input() -> TextIO:
+    # Not sys.stdin itself: Python closes that at its end, and fails if a thread still reads.
+    return open(sys.stdin.fileno(), encoding="utf-8", errors="replace", closefd=False)
+
+
+async def _read_line(source: TextIO) -> str:
+    """Read in a thread that nobody waits for, so that Ctrl-C at the prompt ends the program."""
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[str] = loop.create_future()
+
+    def answer(text: str) -> None:
+        if not line.done():
+            line.set_result(text)
+
+    def read() -> None:
+        text = source.readline()
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(answer, text)
+
+    threading.Thread(target=read, daemon=True).start()
+    return await line
 
 
 def _engine(arguments: argparse.Namespace) -> HttpEngine:
@@ -252,7 +288,11 @@ async def _tools(arguments: argparse.Namespace) -> AsyncGenerator[ToolExecutor]:
         yield NoTools()
         return
     retool_sandbox = import_extra("retool_sandbox", "sandbox")
-    async with retool_sandbox.Sandbox() as sandbox:
+    async with AsyncExitStack() as opened:
+        try:
+            sandbox = await opened.enter_async_context(retool_sandbox.Sandbox())
+        except retool_sandbox.SandboxError as error:
+            raise OSError(f"{error} (or --tools none)") from error
         yield retool_sandbox.code_interpreter(sandbox)
 
 

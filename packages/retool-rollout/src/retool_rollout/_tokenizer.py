@@ -34,7 +34,14 @@ class Tokenizer:
         chat_template: str | None = None,
         template_variables: Mapping[str, str] | None = None,
     ) -> None:
+        """Build; most callers want `load`.
+
+        Raises:
+            ValueError: The definition is no `tokenizer.json`.
+        """
         document = cast("dict[str, Any]", json.loads(definition))
+        if "model" not in document:
+            raise ValueError("this is no tokenizer.json: it has no model")
         added = cast("list[dict[str, Any]]", document.get("added_tokens") or [])
         self._id_of: dict[str, int] = {str(token["content"]): int(token["id"]) for token in added}
         self._text_of: dict[int, str] = {token_id: text for text, token_id in self._id_of.items()}
@@ -53,7 +60,10 @@ class Tokenizer:
         document["post_processor"] = None
         document["truncation"] = document["padding"] = None
         _remove_from_model(document["model"], set(self._id_of))
-        self._plain = _FastTokenizer.from_str(json.dumps(document))
+        try:
+            self._plain = _FastTokenizer.from_str(json.dumps(document))
+        except Exception as error:  # the library has no other type
+            raise ValueError(f"this is no tokenizer.json: {error}") from error
         self._added_ids = frozenset(self._text_of)
         self._vocab_size = 1 + max(
             [*self._plain.get_vocab(with_added_tokens=False).values(), *self._added_ids]
@@ -69,6 +79,7 @@ class Tokenizer:
 
         Raises:
             FileNotFoundError: There is no such file, or the folder has no `tokenizer.json`.
+            ValueError: It is none.
         """
         if isinstance(source, str) and source.lstrip().startswith("{"):
             return cls(source)

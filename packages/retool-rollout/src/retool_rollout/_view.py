@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,11 +30,18 @@ def view(
         How many trajectories the page shows.
 
     Raises:
-        ValueError: A record has no token texts and there is no tokenizer.
+        ValueError: A record is no trajectory, or has no token texts and there is no tokenizer; or
+            `limit` is below 1.
     """
-    shown = [
-        _row(record, tokenizer) for record, _ in zip(read_jsonl(source), range(limit), strict=False)
-    ]
+    if limit < 1:
+        raise ValueError(f"limit must be >= 1, got {limit}")
+    shown: list[dict[str, Any]] = []
+    for record in islice(read_jsonl(source), limit):
+        try:
+            shown.append(_row(record, tokenizer))
+        except KeyError as error:
+            where = f"{source}, record {len(shown) + 1}"
+            raise ValueError(f"{where}: this is no trajectory, it has no {error}") from error
     page = render(shown, title=source.name)
     if target.exists() and not target.is_file():  # a device or a pipe: no file may take its place
         target.write_text(page, encoding="utf-8")
