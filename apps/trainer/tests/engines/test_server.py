@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import psutil
 import pytest
 
 from retool_trainer.engines import EngineServerError, VllmServer
+from retool_trainer.weights import HttpReceiver
 
 # Stands for a server with a worker of its own: both sleep, and the parent ignores nothing.
 SERVER_CODE = (
@@ -82,3 +85,29 @@ def test_a_server_that_never_serves_is_ended_at_its_deadline(tmp_path: Path) -> 
     with pytest.raises(EngineServerError, match="not healthy after 1 s"):
         server.wait_until_healthy(1)
     assert not psutil.pid_exists(server.process_id)
+
+
+def test_servers_are_called_past_the_proxy_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        do_POST = do_GET
+
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # where nobody listens
+    monkeypatch.delenv("no_proxy", raising=False)
+    web = http.server.HTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{web.server_port}"
+    server = VllmServer(SERVER, url=url, environment={}, log_file=tmp_path / "log")
+    try:
+        assert server.healthy()
+        server.post("/sleep", timeout_s=5)
+        HttpReceiver(url=url).start_weight_update()
+    finally:
+        server.close()
+        web.shutdown()
+        web.server_close()

@@ -16,6 +16,8 @@ from retool_trainer.errors import RunFailedError
 _POLL_S = 0.5
 _LOG_TAIL_LINES = 15
 _END_TIMEOUT_S = 30.0
+# A cluster's http_proxy is for the world outside; it knows nothing of a server on this host.
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class EngineServerError(RunFailedError):
@@ -77,10 +79,20 @@ class VllmServer:
         if self._process.poll() is not None:
             return False
         try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
+            with _direct.open(f"{self.url}/health", timeout=5) as answer:
                 return answer.status == 200
         except (urllib.error.URLError, OSError):
             return False
+
+    def post(self, path: str, timeout_s: float) -> None:
+        """POST to the server, e.g. /sleep; its development calls answer with nothing.
+
+        Raises:
+            OSError: It refused or could not be reached.
+        """
+        request = urllib.request.Request(self.url + path, data=b"", method="POST")
+        with _direct.open(request, timeout=timeout_s) as response:
+            response.read()
 
     def close(self) -> None:
         """End the server and everything that it started."""

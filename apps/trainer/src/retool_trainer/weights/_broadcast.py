@@ -24,6 +24,9 @@ from retool_trainer.errors import RunFailedError
 
 from .engine_side import retool_broadcast as wire
 
+# A cluster's http_proxy is for the world outside; the engines are not there.
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
 
 class WeightSyncError(RunFailedError):
     """Weights did not reach every engine; the engines must not be used before a complete sync."""
@@ -86,7 +89,7 @@ class HttpReceiver:
             method="POST",
         )
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s) as response:
+            with _direct.open(request, timeout=self.timeout_s) as response:
                 response.read()
         except urllib.error.HTTPError as error:
             reply = error.read(2000).decode(errors="replace")

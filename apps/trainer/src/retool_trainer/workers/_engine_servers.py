@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,11 +64,9 @@ class _EngineServerActor:
         return True
 
     def call(self, path: str) -> None:
-        """POST to the server, e.g. /sleep; its development calls answer with nothing."""
+        """POST to the server, e.g. /sleep."""
         assert self._server is not None
-        request = urllib.request.Request(self._server.url + path, data=b"", method="POST")
-        with urllib.request.urlopen(request, timeout=_CALL_TIMEOUT_S) as response:
-            response.read()
+        self._server.post(path, _CALL_TIMEOUT_S)
 
     def process_id(self) -> int:
         """For tests that kill the server."""
