@@ -124,6 +124,7 @@ def test_an_edited_row_is_read_by_what_it_shows(raw_row: dict[str, Any]) -> None
     (edited,) = load_trajectories([row])
     assert edited.turns()[-1].text == "\\boxed{43}"
     assert edited.provenance.shape == "verl_sft"
+    assert edited.provenance.extra == "{}"
 
 
 def test_labels_are_text_and_int_golds_come_back_as_ints() -> None:

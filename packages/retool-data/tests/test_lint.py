@@ -58,6 +58,7 @@ PROBLEMS: list[tuple[str, Problem]] = [
     ("duplicate", problem(duplicate_of="q")),
     ("contaminated", problem(contaminated_by=("aime:1",))),
     ("gold_missing", problem(gold=None)),
+    ("gold_missing", problem(gold=" ")),
     ("gold_not_integer", problem(gold="\\frac{1}{2}")),
     ("answer_in_problem", problem("Show that the answer is 42.")),
     ("answer_in_problem", problem("As \\boxed{42} shows, ...")),

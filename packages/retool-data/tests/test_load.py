@@ -1,5 +1,6 @@
 import json
 import tempfile
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -294,6 +295,59 @@ def test_keys_that_arrow_padded_with_null_are_no_arguments(tmp_path: Path) -> No
     first, second = load_trajectories(tmp_path / "rows.parquet")
     assert first.turns()[0].calls[0].as_dict() == {"code": "1"}
     assert second.turns()[0].calls[0].as_dict() == {"query": "2"}
+
+
+def test_tools_that_arrow_padded_with_null_lose_the_nulls() -> None:
+    properties = {"code": {"type": "string", "enum": None}, "query": None}
+    tool = {"type": "function", "function": {"name": "t", "parameters": {"properties": properties}}}
+    row = {"messages": [USER, {"role": "assistant", "content": "x"}], "tools": [tool]}
+    (trajectory,) = load_trajectories([row])
+    (spec,) = trajectory.tool_specs
+    assert spec["function"]["parameters"]["properties"] == {"code": {"type": "string"}}
+
+
+@pytest.mark.parametrize("tools", ["not json", '{"name": "t"}', "[1]", [1], {"name": "t"}])
+def test_tools_that_are_no_list_of_specs_are_a_bad_row(tools: object) -> None:
+    row = {"messages": [USER, {"role": "assistant", "content": "x"}], "tools": tools}
+    with pytest.raises(BadRowError, match="does not read as messages: tools"):
+        list(load([row]))
+
+
+def test_a_parquet_column_of_dates_is_kept_as_text(tmp_path: Path) -> None:
+    row = {"prompt": "One?", "label": "1", "at": date(2024, 2, 29)}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
+    (problem,) = load_problems(tmp_path / "rows.parquet")
+    assert json.loads(problem.provenance.extra) == {"at": "2024-02-29"}
+
+
+def test_a_gold_that_pandas_wrote_as_nan_is_missing() -> None:
+    (problem,) = load_problems([{"prompt": "One?", "label": float("nan")}])
+    assert problem.gold is None
+
+
+def test_the_byte_order_mark_and_line_ends_of_windows_are_no_fault(tmp_path: Path) -> None:
+    row = json.dumps({"prompt": "One?", "label": "1"})
+    (tmp_path / "rows.jsonl").write_bytes(f"\ufeff{row}\r\n{row}\r\n".encode())
+    (tmp_path / "rows.json").write_bytes(f"\ufeff[{row}, {row}]".encode())
+    for name in ("rows.jsonl", "rows.json"):
+        assert [p.statement for p in load_problems(tmp_path / name)] == ["One?", "One?"]
+
+
+@pytest.mark.parametrize("text", ["", '{"prompt": "a"}\n{"prompt": "b"}\n', "{}"])
+def test_a_json_file_that_is_no_list_is_named_with_advice(text: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text(text)
+    with pytest.raises(ValueError, match=r"^rows\.json: .*is named \.jsonl$"):
+        list(load(tmp_path / "rows.json"))
+
+
+def test_a_misspelt_path_is_no_hub_id() -> None:
+    with pytest.raises(FileNotFoundError, match=r"no file 'data/trian\.jsonl'"):
+        list(load("data/trian.jsonl"))
+
+
+def test_a_column_that_a_given_shape_misses_is_named() -> None:
+    with pytest.raises(BadRowError, match="does not read as nemo: no column 'problem'"):
+        list(load([{"prompt": "One?"}], shape="nemo"))
 
 
 def test_a_folder_is_read_through_datasets(tmp_path: Path, monkeypatch: Any) -> None:

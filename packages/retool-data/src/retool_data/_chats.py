@@ -1,8 +1,10 @@
 """Read a list of chat messages into a trajectory, whichever way it writes calls and outputs."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from ._embed import without_nulls
 from ._frames import split_frame
 from ._parse import (
     CODE_TOOL,
@@ -108,8 +110,24 @@ def read_chat(
     dialect, segments = _read_reply(reply)
     spec = _CODE_TOOLS if dialect in ("retool", "tora") else "[]"
     return Trajectory(
-        problem=problem, segments=segments, tools=cast("Any", tools or spec), dialect=dialect
+        problem=problem, segments=segments, tools=_read_tools(tools or spec), dialect=dialect
     )
+
+
+def _read_tools(tools: object) -> str:
+    """Read tool specs as JSON text; keys that Arrow padded with null are dropped from a list.
+
+    Raises:
+        ValueError: It is no list of objects.
+    """
+    try:
+        specs: object = json.loads(tools) if isinstance(tools, str) else without_nulls(tools)
+    except ValueError as error:
+        raise ValueError(f"tools are not JSON ({error}): {tools!r:.80}") from None
+    listed = cast("list[object]", specs) if isinstance(specs, list) else [None]
+    if not all(isinstance(spec, dict) for spec in listed):
+        raise ValueError(f"tools must be a list of specs, got {tools!r:.80}")
+    return tools if isinstance(tools, str) else to_json(listed)
 
 
 def _role(message: Mapping[str, Any]) -> str:

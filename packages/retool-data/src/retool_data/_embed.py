@@ -46,13 +46,14 @@ def _validated(fields: Mapping[str, Any]) -> Problem | Trajectory:
 
 def _digest(row: Mapping[str, Any]) -> str:
     # Without nulls: Parquet pads the keys that a row does not have.
-    return hashlib.sha256(to_json(_without_nulls(row))).hexdigest()[:16]
+    return hashlib.sha256(to_json(without_nulls(row))).hexdigest()[:16]
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
+    """Drop the keys that hold null, at every depth."""
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value).items()
-        return {key: _without_nulls(item) for key, item in items if item is not None}
+        return {key: without_nulls(item) for key, item in items if item is not None}
     if isinstance(value, list):
-        return [_without_nulls(item) for item in cast("list[Any]", value)]
+        return [without_nulls(item) for item in cast("list[Any]", value)]
     return value

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from ._dedupe import DedupeReport, dedupe
 from ._findings import Finding, finding
+from ._gold import GoldKind
 from ._lint_problem import AnswerForm, lint_problem
 from ._lint_trajectory import lint_trajectory
 from ._records import Problem, Trajectory
@@ -32,7 +33,7 @@ def lint(
     # `normalised`, not `near`: a lint must cost little, and `dedupe` exists for the rest.
     for record in dedupe(records, level="normalised", mark=True, report=report):
         problem = record if isinstance(record, Problem) else record.problem
-        if problem.gold is None and isinstance(record, Problem):
+        if problem.gold_kind is GoldKind.NONE and isinstance(record, Problem):
             yield finding("gold_missing", problem.provenance, problem.problem_id, where="gold")
         yield from lint_problem(problem, answer_form=answer_form, dialect=dialect)
         for duplicate in report.duplicates:

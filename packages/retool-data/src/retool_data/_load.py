@@ -100,7 +100,8 @@ def load(
             if isinstance(error, BadRowError):
                 reason = error.row.reason
             else:
-                reason = f"does not read as {current.name if current else 'a record'}: {error!s}"
+                said = f"no column {error}" if isinstance(error, KeyError) else str(error)
+                reason = f"does not read as {current.name if current else 'a record'}: {said}"
             _bad(row, name, reason, seen, on_bad_row)
             continue
         if content:  # a row that does not read keeps no later one out

@@ -1,7 +1,6 @@
 """Read rows of a file, a folder or the Hugging Face hub, one at a time, with their numbers."""
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from typing import Any, NamedTuple, cast
 from pydantic_core import from_json
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(?:@[\w./-]+)?")
+_FILE = re.compile(r"\.(?:jsonl?|ndjson|parquet|csv|txt|gz|zst)$", re.IGNORECASE)
+_BOM = b"\xef\xbb\xbf"  # Windows programs begin a file with it
 
 
 class Row(NamedTuple):
@@ -86,7 +87,7 @@ def read_rows(
             yield from _read_parquet(path)
         else:
             raise ValueError(f"{path.name}: expected .jsonl, .json or .parquet, got {suffix!r}")
-    elif path.is_dir() or HUB_ID.fullmatch(str(source)):
+    elif path.is_dir() or (HUB_ID.fullmatch(str(source)) and not _FILE.search(str(source))):
         yield from _read_dataset(str(source), split, config)
     else:
         raise FileNotFoundError(
@@ -110,19 +111,24 @@ def _read_jsonl(path: Path, is_copy: Callable[[bytes], bool] | None) -> Iterator
             if line.isspace():
                 continue
             try:
-                value = from_json(line, cache_strings="keys")  # values repeat too seldom
+                text = line.removeprefix(_BOM) if number == 1 else line
+                value = from_json(text, cache_strings="keys")  # values repeat too seldom
             except ValueError as error:
                 yield BadRow(path.name, number, f"not JSON: {error}")
                 continue
             yield _checked(path.name, number, value, key)
 
 
+_LINES = "a file with a row on each line is named .jsonl"
+
+
 def _read_json(path: Path) -> Iterator[Row | BadRow]:
-    value: object = json.loads(path.read_bytes())
+    try:
+        value: object = from_json(path.read_bytes().removeprefix(_BOM))
+    except ValueError as error:
+        raise ValueError(f"{path.name}: not one JSON list of rows: {error}; {_LINES}") from None
     if not isinstance(value, list):
-        raise ValueError(
-            f"{path.name}: a .json file must hold a list of rows; use .jsonl for lines"
-        )
+        raise ValueError(f"{path.name}: a .json file must hold a list of rows; {_LINES}")
     for number, row in enumerate(cast("list[object]", value), 1):
         yield _checked(path.name, number, row)
 

@@ -1,5 +1,6 @@
 """Recognise the shape of a row by its columns, and read it into a record."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from ._chats import read_chat, read_content, read_prompt
+from ._embed import COLUMN as EMBEDDED
 from ._frames import split_frame
 from ._parse import CODE_TOOL, parse_tora
 from ._records import Problem, Provenance, Trajectory, to_json
@@ -46,7 +48,7 @@ def read_gold(value: object) -> tuple[str | None, str]:
     Raises:
         ValueError: It is a list of several answers, or no answer at all.
     """
-    if value is None:
+    if value is None or value != value:  # pandas writes a missing number as NaN
         return None, "str"
     if isinstance(value, str):
         return value, "str"
@@ -65,10 +67,21 @@ _ID_COLUMNS = ("problem_id", "id", "ID", "unique_id", "idx", "index", "group_id"
 
 
 def _provenance(row: Fields, where: Where, shape: str, used: tuple[str, ...]) -> Provenance:
-    extra = {key: value for key, value in row.items() if key not in used and value is not None}
+    extra = {
+        key: value
+        for key, value in row.items()
+        if key not in used and key != EMBEDDED and value is not None
+    }
     return Provenance(
-        source=where.source, row=where.number, shape=shape, extra=to_json(extra) if extra else "{}"
+        source=where.source, row=where.number, shape=shape, extra=_extra(extra) if extra else "{}"
     )
+
+
+def _extra(columns: dict[str, Any]) -> str:
+    try:
+        return to_json(columns)
+    except TypeError:  # a date, a decimal or bytes, from Parquet
+        return json.dumps(columns, ensure_ascii=False, default=str)
 
 
 def _problem_id(where: Where) -> str:
