@@ -74,7 +74,8 @@ async def soak(level: str, runs: int, concurrency: int) -> dict[str, Any]:
         tier="stdlib", isolation=level, concurrency=concurrency, limits=LIMITS
     ) as sandbox:
         worker = sandbox._worker
-        assert worker is not None and worker.pid is not None
+        assert worker is not None
+        assert worker.pid is not None
         keeper = worker.pid
         (zygote,) = children_of(keeper)
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -215,6 +216,16 @@ async def test_turn_after_a_cancelled_one_starts_anew_and_says_so(sandbox: Sandb
         assert (after.value, after.state_lost) == ("False", True)
 
 
+async def test_sessions_start_when_the_zygote_has_more_files_open_than_they_may(
+    sandbox: Sandbox,
+) -> None:
+    few = Limits(open_files=16)
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(8):
+            session = await stack.enter_async_context(sandbox.session(limits=few))
+            assert (await session.run("1 + 1")).value == "2"
+
+
 async def test_exit_in_a_session_keeps_it(sandbox: Sandbox) -> None:
     async with sandbox.session() as session:
         ended = await session.run("z = 7\nraise SystemExit(3)")
@@ -346,6 +357,32 @@ async def test_stopped_zygote_is_replaced(family: Any, monkeypatch: pytest.Monke
         with pytest.raises(RunLost, match="no answer"):
             await sandbox.run("1", limits=Limits(wall_time_s=0.5))
         assert (await sandbox.run("1")).value == "1"
+
+
+NO_FILES_LEFT = """
+import asyncio, contextlib, resource
+from retool_sandbox import Sandbox, SandboxError
+async def main():
+    async with Sandbox(tier="stdlib", spares=0) as sandbox, contextlib.AsyncExitStack() as stack:
+        for _ in range(30):
+            session = await stack.enter_async_context(sandbox.session())
+            try:
+                result = await session.run("1")
+                assert result.value == "1", result
+            except SandboxError as error:
+                print(error)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+asyncio.run(main())
+"""
+
+
+async def test_session_that_cannot_be_started_raises() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", NO_FILES_LEFT, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0
+    assert b"could not start the run: [Errno 24] Too many open files" in said
 
 
 async def test_close_leaves_nothing(family: Any) -> None:

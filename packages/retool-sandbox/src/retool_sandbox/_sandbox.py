@@ -15,7 +15,7 @@ from ._exchange import make_blobs, make_request, make_result
 from ._policy import Policy
 from ._selftest import Check, quick_checks, thorough_checks
 from ._types import Level, Limits, Outcome, RunResult
-from ._worker import ENVIRONMENT_NAMES, Worker, library_path
+from ._worker import ENVIRONMENT_NAMES, Answer, Worker, library_path
 
 Tier = Literal["stdlib", "math", "science"]
 T = TypeVar("T")
@@ -266,31 +266,34 @@ class Sandbox:
 
     async def _run(self, request: dict[str, Any], blobs: list[bytes]) -> RunResult:
         async with self._slots:
-            tries = 0
-            while True:
-                worker = await self._live_worker()
-                answer = await worker.ask(request, blobs, _deadline_s(request))
-                tries += 1
-                # A spare that somebody killed while it waited: nothing ran, another one may.
-                if answer[0]["outcome"] != "not_started" or tries == _TRIES:
-                    return make_result(answer, worker.level)
+            worker, answer = await self._ask(request, blobs)
+            return make_result(answer, worker.level)
 
     async def _turn(
         self, session: "Session", request: dict[str, Any], blobs: list[bytes]
     ) -> RunResult:
         async with session.lock, self._slots:
-            worker = await self._live_worker()
-            session.worker = worker
+            session.worker = await self._live_worker()
             self._touch(session)
-            answer = await worker.ask(
-                {**request, "session": session.session_id}, blobs, _deadline_s(request)
-            )
+            request = {**request, "session": session.session_id}
+            session.worker, answer = await self._ask(request, blobs)
             head = answer[0]
-            lost = head["over"] or (session.has_state and head["fresh"])
-            result = make_result(answer, worker.level, lost=lost)
+            over = head.get("over", True)
+            lost = over or (session.has_state and head["fresh"])
+            result = make_result(answer, session.worker.level, lost=lost)
             # A turn that raised keeps the mark: the next one has to say that the state is lost.
-            session.has_state = not head["over"]
+            session.has_state = not over
         return result
+
+    async def _ask(self, request: dict[str, Any], blobs: list[bytes]) -> tuple[Worker, Answer]:
+        tries = 0
+        while True:
+            worker = await self._live_worker()
+            answer = await worker.ask(request, blobs, _deadline_s(request))
+            tries += 1
+            # A child that somebody killed before it began: nothing ran, another one may.
+            if answer[0]["outcome"] != "not_started" or tries == _TRIES:
+                return worker, answer
 
     async def _bridged_turn(
         self, session: "Session", request: dict[str, Any], blobs: list[bytes]

@@ -339,10 +339,15 @@ def _make_streams() -> None:
 
 
 def _become_program(setup: Setup) -> tuple[int, bool]:
+    # First of all: the zygote has more files open than this child may have, and sets its limits at
+    # any moment.
+    own = setup.slots.descriptors()
+    kernel.close_above([setup.link, *setup.jail.inherited(), *own])
     setup.slots.join(setup.slot)
+    for fd in own:
+        os.close(fd)
     signal.set_wakeup_fd(-1)
     _plain_signal(signal.SIGCHLD.value, 0)  # SIG_DFL
-    kernel.close_above([setup.link, *setup.jail.inherited()])
     setup.jail.enter_child(setup.serial, setup.profile)
     _program.reseed(None)
     return setup.link, setup.session

@@ -24,6 +24,10 @@ class NoSlots:
     def join(self, slot: Any) -> None:
         """No cgroup to join."""
 
+    def descriptors(self) -> list[int]:
+        """None are needed."""
+        return []
+
     def limit(self, slot: Any, limits: dict[str, Any]) -> None:
         """Rlimits do it."""
 
@@ -96,7 +100,8 @@ class Slots:
         finally:
             os.close(file)
 
-    def _directories(self) -> list[int]:
+    def descriptors(self) -> list[int]:
+        """What a child needs to join."""
         same = self.pids_fd is None or self.pids_fd == self.memory_fd
         return [self.memory_fd] if same else [self.memory_fd, self.pids_fd or 0]
 
@@ -107,7 +112,7 @@ class Slots:
         else:
             name = f"s{self.count}"
             self.count += 1
-            for fd in self._directories():
+            for fd in self.descriptors():
                 os.mkdir(name, dir_fd=fd)
             slot = Slot(name, self._open_peak(name))
         slot.ooms = self._oom_count(slot)
@@ -129,7 +134,7 @@ class Slots:
         # To move a whole process the kernel waits for its RCU readers, 5 ms and more; version 1 can
         # move a thread instead.
         name = "tasks" if self.group.version == 1 else "cgroup.procs"
-        for fd in self._directories():
+        for fd in self.descriptors():
             self._write(fd, f"{slot.name}/{name}", "0")
 
     def limit(self, slot: Slot, limits: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ def judge_exit(
     """
     if job.verdict is not None:
         return status
-    if child.unread and not child.session:
+    if child.unread and job.fresh:
         # Whatever ended it, it was not the program. A set-up that fails shows here, too.
         job.verdict = "not_started"
         job.detail = job.stderr.parts()[0].decode("utf-8", "replace") or "a child did not start"
