@@ -1,9 +1,13 @@
 """The workers: bounded, killed by pid, respawned, and gone in the end."""
 
 import asyncio
+import fcntl
 import json
 import multiprocessing
 import os
+import resource
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +19,7 @@ import pytest
 
 from retool_reward import AsyncGrader, GradeConfig, Item, Reason, grade
 from retool_reward._grade import close_shared_pools, shared_pool
-from retool_reward._pool import GraderError, Pool, Worker
+from retool_reward._pool import Asked, GraderError, Pool, Server, Worker, _received
 
 # Needs sympy, and takes it for ever.
 ENDLESS = r"\sum_{k=1}^{\infty} \frac{\sin(k^2)}{k^3 + \cos k}"
@@ -51,7 +55,7 @@ def pool() -> Iterator[Pool]:
         yield one
 
 
-def ask(pool: Pool, pred: str, gold: str, time_s: float = 20.0) -> object:
+def ask(pool: Pool, pred: str, gold: str, time_s: float = 20.0) -> Asked:
     return pool.ask(pred, gold, decimal_places=4, time_s=time_s)
 
 
@@ -89,6 +93,76 @@ def test_a_worker_that_died_while_idle_costs_no_question(pool: Pool) -> None:
     ask(pool, NEEDS_SYMPY, "1")
     (pid,) = pool_pids(pool)
     os.kill(pid, 9)
+    assert ask(pool, NEEDS_SYMPY, "1").reason is Reason.MATCH
+
+
+def server_of(pool: Pool) -> Server:
+    server = pool._server
+    assert server is not None
+    return server
+
+
+def test_a_fork_server_that_died_is_replaced_and_costs_no_question(pool: Pool) -> None:
+    ask(pool, NEEDS_SYMPY, "1")
+    server = server_of(pool)
+    os.kill(server._process.pid, 9)
+    assert ask(pool, NEEDS_SYMPY, "1").reason is Reason.MATCH
+    assert server_of(pool) is not server
+
+
+def test_a_fork_server_that_does_not_answer_is_replaced(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retool_reward._pool._CONTROL_TIME_S", 0.3)
+    ask(pool, NEEDS_SYMPY, "1")
+    server = server_of(pool)
+    os.kill(server._process.pid, signal.SIGSTOP)
+    with pytest.raises(GraderError, match="did not kill"):
+        pool._workers[0].kill()
+    assert ask(pool, NEEDS_SYMPY, "1").reason is Reason.MATCH
+    assert not Path(f"/proc/{server._process.pid}").exists()
+
+
+def test_a_process_with_thousands_of_open_files_can_ask() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2_048), limits[1]))
+    try:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            number = fcntl.fcntl(ours.fileno(), fcntl.F_DUPFD_CLOEXEC, 1_100)
+            with socket.socket(fileno=number) as high:
+                assert _received(high, 0.01) is None
+                theirs.sendall(b"+")
+                assert _received(high, 1.0) == b"+"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_closing_does_not_wait_for_a_forked_process(pool: Pool) -> None:
+    ask(pool, NEEDS_SYMPY, "1")
+    server = server_of(pool)
+    # What forks without Python's knowledge keeps a copy of the socket, as this does.
+    with socket.socket(fileno=os.dup(server._control.fileno())):
+        started = time.monotonic()
+        pool.close()
+        assert time.monotonic() - started < 10
+
+
+def pools_word_in_child(pool: Pool, queue: "multiprocessing.Queue[str]") -> None:
+    try:
+        ask(pool, NEEDS_SYMPY, "1")
+    except GraderError as error:
+        queue.put(str(error))
+
+
+def test_a_forked_child_does_not_read_its_parents_replies(pool: Pool) -> None:
+    ask(pool, NEEDS_SYMPY, "1")
+    context = multiprocessing.get_context("fork")
+    queue: multiprocessing.Queue[str] = context.Queue()
+    child = context.Process(target=pools_word_in_child, args=(pool, queue))
+    child.start()
+    assert queue.get(timeout=60) == "the grader is closed"
+    child.join(30)
     assert ask(pool, NEEDS_SYMPY, "1").reason is Reason.MATCH
 
 

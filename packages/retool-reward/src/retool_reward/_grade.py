@@ -136,11 +136,9 @@ def close_shared_pools() -> None:
 
 
 def _forget_pools() -> None:
-    """After a fork the sockets belong to the parent; the child starts its own."""
+    """After a fork the pools belong to the parent; the child starts its own."""
     global _pools_lock  # another thread may have held it when the fork happened
     _pools_lock = threading.Lock()
-    for pool in _pools.values():
-        pool.abandon()
     _pools.clear()
 
 

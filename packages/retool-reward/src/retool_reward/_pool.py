@@ -2,12 +2,13 @@
 
 import json
 import os
-import select
 import socket
 import subprocess
 import sys
 import threading
 import time
+import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
@@ -25,6 +26,10 @@ class GraderError(RuntimeError):
     """The grader's own machinery did not work. Never a verdict on an answer."""
 
 
+class ServerFailedError(GraderError):
+    """The fork server died or did not answer, and its workers with it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What became of a question: a verdict, or why there is none."""
@@ -38,6 +43,8 @@ class Server:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
+        self.failed = False
+        """Whether it died or did not answer; its workers are lost, and it is of no more use."""
         self._control = ours
         self._control.settimeout(_START_TIME_S)
         # -I would hide the caller's path entries, so they are handed over; nothing else is.
@@ -78,10 +85,7 @@ class Server:
                 pid = int(self._reply())
             except (OSError, ValueError) as error:
                 ours.close()
-                raise GraderError(
-                    f"the grader's fork server did not fork ({error}); its exit code is "
-                    f"{self._process.poll()}; run `python -m retool_reward._forkserver` to see why"
-                ) from error
+                raise self._failure(f"did not fork ({error})") from error
         self._control.settimeout(_CONTROL_TIME_S)
         return pid, ours
 
@@ -91,7 +95,17 @@ class Server:
             self._control.sendall(b"kill %d" % pid)
             self._reply()
         except OSError as error:
-            raise GraderError(f"the grader's fork server did not kill {pid}: {error}") from error
+            raise self._failure(f"did not kill {pid} ({error})") from error
+
+    def _failure(self, what: str) -> ServerFailedError:
+        """End this server: a late reply would be taken for the next one."""
+        code = self._process.poll()
+        self.failed = True
+        self._process.kill()
+        return ServerFailedError(
+            f"the grader's fork server {what}; its exit code is {code}; run "
+            "`python -m retool_reward._forkserver` to see why"
+        )
 
     def _reply(self) -> bytes:
         reply = self._control.recv(64)
@@ -105,6 +119,8 @@ class Server:
 
     def close(self) -> None:
         """End the server and every worker; wait until they are gone."""
+        with suppress(OSError):  # it hangs up also where a forked process holds a copy
+            self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
         try:
             self._process.wait(_CONTROL_TIME_S)
@@ -117,7 +133,7 @@ class Worker:
     """One worker, respawned after every kill. One question at a time."""
 
     def __init__(self, server: Server, lock: threading.Lock, memory_mib: int) -> None:
-        self._server = server
+        self.server = server
         self._lock = lock  # of the server's control socket
         self._memory_mib = memory_mib
         self._pid = 0
@@ -141,7 +157,7 @@ class Worker:
                 connection.sendall(json.dumps([pred, gold, decimal_places]).encode() + b"\n")
                 asked = self._wait(connection, time_s)
             except OSError as error:
-                if self._server.closed:
+                if self.server.closed:
                     raise GraderError("the grader was closed") from error
                 asked = None
             except BaseException:
@@ -158,15 +174,14 @@ class Worker:
         end = time.monotonic() + _TAKE_TIME_S
         taken = False
         while not received.endswith(b"\n"):
-            left = end - time.monotonic()
-            if left <= 0 or not select.select([connection], [], [], left)[0]:
+            chunk = _received(connection, end - time.monotonic())
+            if chunk is None:
                 if not taken:
                     return None
                 self.kill()
                 late = Reason.TIMEOUT if GOLD_READ in received else Reason.GOLD_UNPARSABLE
                 return Asked(verdict=None, reason=late)
-            chunk = connection.recv(65536)
-            if not chunk and self._server.closed:
+            if not chunk and self.server.closed:
                 raise GraderError("the grader was closed")
             if not chunk and not taken:
                 return None
@@ -194,7 +209,7 @@ class Worker:
     def _started(self) -> socket.socket:
         if self._socket is None:
             with self._lock:
-                self._pid, self._socket = self._server.fork(self._memory_mib)
+                self._pid, self._socket = self.server.fork(self._memory_mib)
         return self._socket
 
     def abandon(self) -> None:
@@ -210,8 +225,17 @@ class Worker:
         self._socket = None
         pid, self._pid = self._pid, 0
         with self._lock:
-            if not self._server.closed:  # with the server its workers end
-                self._server.kill(pid)
+            if not (self.server.closed or self.server.failed):  # with the server its workers end
+                self.server.kill(pid)
+
+
+def _received(connection: socket.socket, time_s: float) -> bytes | None:
+    """Return what arrives, or None if the time is over. `select` refuses descriptors over 1,023."""
+    connection.settimeout(max(time_s, 1e-3))
+    try:
+        return connection.recv(65536)
+    except TimeoutError:
+        return None
 
 
 class Pool:
@@ -226,21 +250,32 @@ class Pool:
         self._idle: list[Worker] = []
         self._workers: list[Worker] = []
         self._closed = False
+        _pools.add(self)
 
     def ask(self, pred: str, gold: str, *, decimal_places: int, time_s: float) -> Asked:
         """Ask the first worker that is free; see `Worker.ask`."""
+        with suppress(ServerFailedError):
+            return self._ask_once(pred, gold, decimal_places, time_s)
+        # A server that the kernel killed is replaced; a second failure is the caller's.
+        return self._ask_once(pred, gold, decimal_places, time_s)
+
+    def _ask_once(self, pred: str, gold: str, decimal_places: int, time_s: float) -> Asked:
         with self._slots:
             worker = self._take()
             try:
                 return worker.ask(pred, gold, decimal_places=decimal_places, time_s=time_s)
             finally:
                 with self._lock:
-                    self._idle.append(worker)
+                    if worker.server is self._server:
+                        self._idle.append(worker)
 
     def _take(self) -> Worker:
         with self._lock:
             if self._closed:
                 raise GraderError("the grader is closed")
+            if self._server is not None and self._server.failed:
+                self._server.close()
+                self._server, self._idle, self._workers = None, [], []
             if self._server is None:
                 self._server = Server()
             if self._idle:
@@ -250,7 +285,9 @@ class Pool:
             return worker
 
     def abandon(self) -> None:
-        """Drop this process's copies of the sockets, in a child made by fork: it owns no worker."""
+        """Close for good in a child made by fork: the processes and sockets are its parent's."""
+        self._lock = threading.Lock()  # another thread may have held it when the fork happened
+        self._closed = True
         if self._server is not None:
             self._server.abandon()
         for worker in self._workers:
@@ -273,3 +310,14 @@ class Pool:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+_pools = weakref.WeakSet[Pool]()
+
+
+def _abandon_pools() -> None:
+    for pool in list(_pools):
+        pool.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_pools)
