@@ -58,6 +58,11 @@ def statuses(row: Validated) -> list[str]:
         ),
         ("NameError: x", "TypeError: x", ReplayStatus.MISMATCH),
         ("42", "NameError: x", ReplayStatus.MISMATCH),
+        ("Error: 0.012", "Error: 0.013", ReplayStatus.MISMATCH),
+        ("Warning: a", "Warning: b", ReplayStatus.MISMATCH),
+        ("5\nNameError: x", "7\nNameError: y", ReplayStatus.MISMATCH),
+        ("5.0\nNameError: x", "5\nTraceback ...\nNameError: y", ReplayStatus.SAME_ERROR),
+        ("NameError: x", "5\nTraceback ...\nNameError: y", ReplayStatus.SAME_ERROR),
     ],
 )
 def test_outputs_are_compared(recorded: str, replayed: str, status: ReplayStatus) -> None:
@@ -155,6 +160,17 @@ async def test_a_call_without_a_recorded_output_is_not_run(executor: Any) -> Non
     row = row.model_copy(update={"segments": (*row.segments, last)})
     (result,) = await run([row], executor)
     assert executor.runs == ["print(1)"]
+    assert statuses(result) == ["exact"]
+
+
+@pytest.mark.parametrize(("words", "dialect"), [(["So:"], "messages"), ([], "retool")])
+async def test_a_result_belongs_to_the_call_before_it_though_an_earlier_one_has_none(
+    words: list[str], dialect: str, executor: Any
+) -> None:
+    row = trajectory(*words, ("print(x)", "2"))
+    first = Segment.of_call("code_interpreter", {"code": "x = 2\nprint(1)"})
+    row = row.model_copy(update={"segments": (first, *row.segments), "dialect": dialect})
+    (result,) = await run([row], executor)
     assert statuses(result) == ["exact"]
 
 

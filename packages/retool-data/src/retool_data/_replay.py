@@ -10,7 +10,7 @@ from math import isclose
 from typing import Any, Literal, Protocol
 
 from ._findings import Finding, finding
-from ._records import Kind, ReplayStatus, Segment, ToolCall, ToolResult, Trajectory
+from ._records import Kind, ReplayStatus, ToolCall, ToolResult, Trajectory
 
 
 class Reply(Protocol):
@@ -61,9 +61,12 @@ BAD = {
 # What interpreters write where a program printed nothing; data sets record an empty text.
 _NOTHING = frozenset({"(no output)", "[no output]"})
 _NUMBER = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?")
-_ERROR_NAME = re.compile(
-    r"^(?:[\w.]*\.)?(\w*(?:Error|Exception|Interrupt|Exit|Warning))\b", re.MULTILINE
+# Not `Error` alone, nor `Warning`: programs print "Error: 0.012" and mean a number.
+_ERROR = re.compile(
+    r"^(?:[\w.]*\.)?(\w+Error|\w*Exception|KeyboardInterrupt|SystemExit|StopIteration)(?=:|\s*$)",
+    re.MULTILINE,
 )
+_TRACEBACK = re.compile(r"^Traceback ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +92,25 @@ def compare_outputs(recorded: str, replayed: str) -> ReplayStatus:
         pairs = zip(_NUMBER.findall(was), _NUMBER.findall(now), strict=True)
         if all(a == b or _close(a, b) for a, b in pairs):
             return ReplayStatus.NUMERIC_CLOSE
-    errors_was, errors_now = _ERROR_NAME.findall(was), _ERROR_NAME.findall(now)
-    if errors_was and errors_now and errors_was[-1] == errors_now[-1]:
+    (printed_was, error_was), (printed_now, error_now) = _raised(was), _raised(now)
+    if error_was is None or error_was != error_now:
+        return ReplayStatus.MISMATCH
+    # Some interpreters record of a failed program the error only.
+    if not printed_was or compare_outputs(printed_was, printed_now) in _SAME:
         return ReplayStatus.SAME_ERROR
     return ReplayStatus.MISMATCH
+
+
+_SAME = (ReplayStatus.EXACT, ReplayStatus.NUMERIC_CLOSE)
+
+
+def _raised(output: str) -> tuple[str, str | None]:
+    """What a program printed before it failed, and the name of the last error."""
+    errors = list(_ERROR.finditer(output))
+    if not errors:
+        return output, None
+    begins = _TRACEBACK.search(output) or errors[0]
+    return output[: begins.start()].strip(), errors[-1][1]
 
 
 def _said(output: str) -> str:
@@ -121,7 +139,7 @@ async def replay(
     """Run every call of a trajectory again and store output and status in its results.
 
     Args:
-        trajectory: Calls without a recorded result get none.
+        trajectory: Calls without a recorded result get none; the last of them are not run.
         executor: Runs the calls.
         state: `kept` runs them in one session, `fresh` each in its own.
         deadline_s: For the whole trajectory; the executor's own limits should strike first.
@@ -129,14 +147,13 @@ async def replay(
     Raises:
         TimeoutError: The executor did not answer in time.
     """
-    pairs = _pairs(trajectory.segments)
-    if not pairs:
+    calls, places = _pairs(trajectory)
+    if not places:
         return trajectory
-    calls = [call for call, _ in pairs]
     async with asyncio.timeout(deadline_s):
         replies = await _run(executor, calls, state)
         checked: dict[int, ToolResult] = {}
-        for i, (_, place) in enumerate(pairs):
+        for i, place in places.items():
             result = trajectory.segments[place].result
             assert result is not None
             status = _status(result, replies[i])
@@ -152,16 +169,28 @@ async def replay(
     return trajectory.model_copy(update={"segments": segments})
 
 
-def _pairs(segments: Sequence[Segment]) -> list[tuple[ToolCall, int]]:
-    """Pair each call with the index of the segment that holds its result."""
-    out: list[tuple[ToolCall, int]] = []
-    waiting: list[ToolCall] = []
-    for i, segment in enumerate(segments):
+def _pairs(trajectory: Trajectory) -> tuple[list[ToolCall], dict[int, int]]:
+    """List the calls up to the last that has a result; and the segment of each one's result.
+
+    A call whose result is missing is run too, because later calls may need what it defines, but the
+    results behind the next words are not its own; nor, in a layout where a result stands right
+    behind its call, those behind the next call.
+    """
+    one_by_one = trajectory.dialect in ("retool", "tora")
+    calls: list[ToolCall] = []
+    places: dict[int, int] = {}
+    waiting: list[int] = []
+    for i, segment in enumerate(trajectory.segments):
         if segment.call is not None:
-            waiting.append(segment.call)
-        elif segment.kind is Kind.RESULT and waiting:
-            out.append((waiting.pop(0), i))
-    return out
+            if one_by_one:
+                waiting.clear()
+            waiting.append(len(calls))
+            calls.append(segment.call)
+        elif segment.kind is not Kind.RESULT:
+            waiting.clear()
+        elif waiting:
+            places[waiting.pop(0)] = i
+    return calls[: max(places, default=-1) + 1], places
 
 
 async def _run(executor: Executor, calls: Sequence[ToolCall], state: State) -> list[Reply]:
@@ -184,7 +213,7 @@ async def _look_again(
     other: State = "fresh" if state == "kept" else "kept"
     if len(calls) > 1:
         elsewhere = (await _run(executor, calls[-1:] if other == "fresh" else calls, "kept"))[-1]
-        if _status(result, elsewhere) in (ReplayStatus.EXACT, ReplayStatus.NUMERIC_CLOSE):
+        if _status(result, elsewhere) in _SAME:
             return ReplayStatus.STATE_DEPENDENT
     again = (await _run(executor, calls if state == "kept" else calls[-1:], "kept"))[-1]
     if again.text != reply.text:
