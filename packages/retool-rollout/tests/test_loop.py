@@ -530,6 +530,49 @@ async def test_cancelling_leaves_nothing_running(dialect, roll, make_tools, phas
     assert len(engine.released) == 1
 
 
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("stop", ["cancel", "interrupt", "time"])
+async def test_a_tool_that_answers_its_cancellation_with_an_error_does_not_undo_it(
+    dialect, roll, make_tools, stop, stateful
+):
+    running, interrupt = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(name, arguments):
+        running.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            raise OSError("connection closed") from None
+
+    task = asyncio.create_task(
+        roll(
+            [dialect.turn_ids("", [CALL])],
+            tools=make_tools(answer=stubborn),
+            limits=Limits(wall_time_s=0.2 if stop == "time" else 60),
+            interrupt=interrupt if stop == "interrupt" else None,
+            stateful=stateful,
+        )
+    )
+    await running.wait()
+    if stop == "cancel":
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return
+    interrupt.set()
+    done = await task
+    reason = StopReason.TIME_LIMIT if stop == "time" else StopReason.INTERRUPTED
+    assert (done.stop_reason, done.error) == (reason, None)
+
+
+async def test_an_engine_that_cannot_release_costs_no_trajectory(dialect, roll):
+    class Forgetful(ScriptedEngine):
+        async def release(self, session_id):
+            raise ConnectionError("gone")
+
+    assert (await roll(Forgetful([dialect.turn_ids(ANSWER, [])]))).answer == "42"
+
+
 async def test_a_session_has_one_id_and_is_released_once(dialect, roll):
     engine = Answers(
         generation(dialect.turn_ids("", [CALL])), generation(dialect.turn_ids(ANSWER, []))

@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from ._dialect import Dialect
 from ._end import End
-from ._errors import first_error
 from ._limits import Limits, cut_text
 from ._tools import BAD_CALL, NOT_RUN, ToolExecutor, ToolSession
 from ._trajectory import CallRecord, Status, StopReason, TurnRecord
@@ -66,16 +65,12 @@ class Calls:
             End: Aborted: the machinery failed, and a failure of ours is no tool output.
         """
         allowed = min(budget, self._limits.parallel_calls)
-        if self._stateful:
-            return [await self._call(call, i < allowed) for i, call in enumerate(calls)]
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._call(call, i < allowed)) for i, call in enumerate(calls)
-                ]
-        except BaseExceptionGroup as errors:
-            raise first_error(errors) from errors
-        return [task.result() for task in tasks]
+        if not self._stateful:
+            return await _together([self._call(call, i < allowed) for i, call in enumerate(calls)])
+        records: list[CallRecord] = []
+        for i, call in enumerate(calls):
+            records += await _together([self._call(call, i < allowed)])
+        return records
 
     async def replay(self, turns: Sequence[TurnRecord]) -> None:
         """Bring a new session to where the one of an interrupted trajectory stood."""
@@ -83,7 +78,7 @@ class Calls:
             for call in turn.calls:
                 if call.outcome not in (BAD_CALL, NOT_RUN):
                     request = ToolCallRequest(name=call.name, arguments=call.arguments)
-                    await self._call(request, allowed=True)
+                    await _together([self._call(request, allowed=True)])
 
     async def _call(self, call: ToolCallRequest | MalformedCall, allowed: bool) -> CallRecord:
         name, arguments = "", dict[str, Any]()
@@ -111,6 +106,29 @@ class Calls:
 
     def _cut(self, text: str) -> str:
         return cut_text(text, self._limits.observation_chars, self._limits.observation_cut)
+
+
+async def _together(work: Sequence[Coroutine[Any, Any, CallRecord]]) -> list[CallRecord]:
+    """Run all of it; the first failure ends the rest.
+
+    A tool may answer its cancellation with an error. In tasks of their own, watched from here, that
+    error cannot take the place of the cancellation, as it would in a `TaskGroup` or `gather`.
+    """
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        if tasks:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        unfinished = [task for task in tasks if not task.done()]
+        for task in unfinished:
+            task.cancel()
+        if unfinished:
+            await asyncio.wait(unfinished)
+        errors = [task.exception() for task in tasks if not task.cancelled()]
+    for error in errors:
+        if error is not None:
+            raise error
+    return [task.result() for task in tasks]
 
 
 def _not_executed(name: str, arguments: dict[str, Any], outcome: str, text: str) -> CallRecord:
