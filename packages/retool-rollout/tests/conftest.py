@@ -192,6 +192,12 @@ def tiny_definition(controls: Sequence[str]) -> str:
     )
 
 
+@pytest.fixture(scope="session")
+def bare_definition() -> Callable[[Sequence[str]], str]:
+    """Makes a `tokenizer.json` of bytes and the given added tokens."""
+    return tiny_definition
+
+
 TINY_CONTROLS = [
     "<|endoftext|>",
     "<|im_start|>",

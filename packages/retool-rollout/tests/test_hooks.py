@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from retool_rollout import Reply, make_dialect
+from retool_rollout import Reply, Tokenizer, make_dialect
 from retool_rollout._framework import close_state, limits_of, read_prompt, sampling_of
 from retool_rollout.hooks import generate_with_retool, slime, vime
 
@@ -273,6 +273,20 @@ async def test_a_prompt_is_text_messages_or_already_templated(setup, sample_clas
     assert server.bodies[4]["token_ids"].count(tiny.control_id("<|im_start|>")) == 2
     with pytest.raises(TypeError, match="messages"):
         read_prompt(7)
+
+
+def test_a_prompt_of_another_template_is_seen_to_be_templated(bare_definition):
+    controls = ["<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"]
+    template = (
+        "<|begin_of_text|>{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>"
+        "\n\n{{ m.content }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+    )
+    tokenizer = Tokenizer(bare_definition(controls), chat_template=template)
+    dialect = make_dialect("retool", tokenizer)
+    text = tokenizer.decode(dialect.prompt_ids([{"role": "user", "content": "Q"}], ()))
+    assert read_prompt(text, dialect.opening) == ([], text)
+    assert read_prompt("Q", dialect.opening) == ([{"role": "user", "content": "Q"}], None)
 
 
 def test_arguments_that_are_missing_get_the_documented_defaults():

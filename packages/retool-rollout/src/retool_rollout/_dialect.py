@@ -46,7 +46,7 @@ class Dialect(ABC):
             chat_template or tokenizer.chat_template or CHATML_TOOLS,
             options={**tokenizer.template_variables, **(template_options or {})},
         )
-        self.end_of_turn, self._header = _turn_frame(self._template, tokenizer)
+        self.opening, self.end_of_turn, self._header = _turn_frame(self._template, tokenizer)
         # A reasoning model's template may open the thought itself.
         self.opens_thought = self._header.rstrip().endswith("<think>")
         end_ids = [
@@ -127,8 +127,8 @@ class Dialect(ABC):
         return [{"role": "system", "content": self.system_prompt}, *messages]
 
 
-def _turn_frame(template: ChatTemplate, tokenizer: Tokenizer) -> tuple[str, str]:
-    """Read the end-of-turn token and the header of a policy's turn off the template."""
+def _turn_frame(template: ChatTemplate, tokenizer: Tokenizer) -> tuple[str, str, str]:
+    """Read off the template what opens a prompt, ends a turn, and heads a policy's turn."""
     user: list[Mapping[str, Any]] = [{"role": "user", "content": "U"}]
     try:
         opened = template.pieces(user, add_generation_prompt=True)
@@ -139,11 +139,14 @@ def _turn_frame(template: ChatTemplate, tokenizer: Tokenizer) -> tuple[str, str]
         raise ValueError(f"this chat template cannot hold a conversation: {error}") from error
     header = literal_after(opened, "U")
     end = literal_after(closed, "A")
-    for token in sorted(tokenizer.controls, key=len, reverse=True):
+    tokens = sorted(tokenizer.controls, key=len, reverse=True)
+    first = (token for token in tokens if opened[0][0].startswith(token))
+    opening = next(first, "<|im_start|>")
+    for token in tokens:
         if end.startswith(token):
-            return token, header
+            return opening, token, header
     if end.startswith("<|im_end|>"):  # a tokenizer that spells it in characters
-        return "<|im_end|>", header
+        return opening, "<|im_end|>", header
     raise ValueError(
         f"the chat template ends a turn with {end!r:.60}: no added token of the tokenizer; "
         "give a chat_template that fits the tokenizer"

@@ -89,8 +89,8 @@ async def generate_sample(
     state = await state_of(args, make_engine)
     resume = _take_resume(sample)
     clear(sample)
-    messages, rendered = read_prompt(sample.prompt)
     dialect = state.dialect
+    messages, rendered = read_prompt(sample.prompt, dialect.opening)
     if rendered is not None:
         prompt_ids = dialect.tokenizer.encode_pieces([(rendered, True)])
     else:
@@ -122,8 +122,14 @@ async def generate_sample(
     return sample
 
 
-def read_prompt(prompt: Any) -> tuple[list[Mapping[str, Any]], str | None]:
+def read_prompt(
+    prompt: Any, opening: str = "<|im_start|>"
+) -> tuple[list[Mapping[str, Any]], str | None]:
     """Tell a message list, a plain question and an already templated prompt apart.
+
+    Args:
+        prompt: Of a sample.
+        opening: What the model's chat template begins with.
 
     Returns:
         The messages, and the rendered text if a chat template has been applied (it is then used as
@@ -135,9 +141,8 @@ def read_prompt(prompt: Any) -> tuple[list[Mapping[str, Any]], str | None]:
     """
     kind = type(prompt).__name__
     if isinstance(prompt, str):
-        text = prompt.lstrip()
-        # Every template that these dialects speak opens with its role marker.
-        if text.startswith("<|im_start|>"):
+        # The seed dialect's prompts open with the marker of Qwen whatever the model's template.
+        if prompt.lstrip().startswith((opening, "<|im_start|>")):
             return [], prompt
         return [{"role": "user", "content": prompt}], None
     if isinstance(prompt, Sequence):
