@@ -53,6 +53,30 @@ async def test_a_conversation_goes_on_token_for_token(tiny, make_tools, name):
     assert shown[-1][0] == "end"
 
 
+async def test_a_question_after_a_cut_turn_stands_behind_its_end(tiny, make_tools):
+    dialect = make_dialect("hermes", tiny, tool_specs=())
+    asked = []
+
+    def script(prompt_ids, sampling, session_id):
+        asked.append(tiny.decode(prompt_ids))
+        return dialect.turn_ids("x" * 50, [])
+
+    async def questions():
+        yield "One?"
+        yield "Two?"
+
+    await chat(
+        questions(),
+        engine=ScriptedEngine(script),
+        tools=make_tools(),
+        dialect=dialect,
+        limits=Limits(turn_tokens=3),
+        sampling=Sampling(max_tokens=500),
+        show=lambda *_: None,
+    )
+    assert asked[1].removeprefix(asked[0]).startswith("xxx<|im_end|>\n<|im_start|>user\nTwo?")
+
+
 async def test_a_stateful_chat_keeps_one_session_and_shows_what_it_answers(tiny, make_tools):
     dialect = make_dialect("hermes", tiny)
     answers = [dialect.turn_ids("", [CALL]), dialect.turn_ids("Done.", [])]

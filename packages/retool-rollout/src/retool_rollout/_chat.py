@@ -84,7 +84,7 @@ async def _conversation(
     async for question in questions:
         messages = [{"role": "user", "content": question}]
         if done:
-            prompt_ids = [*done[-1].ids, *dialect.next_user_ids(question)]
+            prompt_ids = [*_closed(done[-1].ids, dialect), *dialect.next_user_ids(question)]
         trajectory = await rollout(
             HookProblem(problem_id=f"chat-{len(done) + 1}", messages=messages),
             dialect=dialect,
@@ -99,3 +99,11 @@ async def _conversation(
         )
         done.append(trajectory)
     return done
+
+
+def _closed(ids: Sequence[int], dialect: Dialect) -> Sequence[int]:
+    """A conversation whose last turn was cut has no end of that turn."""
+    # 32 tokens hold an end of turn even if it is spelled byte by byte.
+    if dialect.tokenizer.decode(ids[-32:]).endswith(dialect.end_of_turn):
+        return ids
+    return [*ids, *dialect.tokenizer.encode_pieces([(dialect.end_of_turn, True)])]
