@@ -106,6 +106,12 @@ def test_the_rl_seed_script_is_reproduced(dapo_row: dict[str, Any]) -> None:
     }
 
 
+def test_verls_own_rows_keep_the_columns_that_choose_the_scorer(dapo_row: dict[str, Any]) -> None:
+    (row,) = convert(load([dapo_row]), "verl", plain=True)
+    del row["extra_info"], dapo_row["extra_info"]  # the index becomes the problem_id
+    assert row == dapo_row
+
+
 def test_the_answer_form_can_be_rewritten_on_the_way(dapo_row: dict[str, Any]) -> None:
     problems = (with_answer_form(problem, "boxed") for problem in load_problems([dapo_row]))
     (row,) = convert(problems, "slime", plain=True)

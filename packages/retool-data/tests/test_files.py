@@ -144,6 +144,12 @@ def test_parquet_refuses_a_number_where_it_holds_text(tmp_path: Path) -> None:
         write_rows(tmp_path / "out.parquet", [{"prompt": "x", "label": 1}])
 
 
+def test_parquet_refuses_a_column_that_the_first_row_did_not_have(tmp_path: Path) -> None:
+    row = {"messages": [{"role": "user", "content": "x"}]}
+    with pytest.raises(ValueError, match=r"Parquet would drop row\.tools"):
+        write_rows(tmp_path / "out.parquet", [row, row | {"tools": "[]"}])
+
+
 def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"write to a \.jsonl or \.parquet file"):
         write_rows(tmp_path / "out.csv", [])

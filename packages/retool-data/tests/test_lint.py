@@ -101,10 +101,13 @@ TRAJECTORIES: list[tuple[str, Trajectory]] = [
     ("html_escaped", trajectory(call("if a &lt; b: pass"), OUT, END)),
     ("call_without_result", trajectory(call("1"))),
     ("ends_without_answer", trajectory(call("1"), OUT)),
+    ("ends_without_answer", trajectory()),
     ("answer_without_box", trajectory(Segment.of_text("It is 42."))),
     ("answer_differs_from_gold", trajectory(Segment.of_answer("\\boxed{41}"))),
     ("box_unbalanced", trajectory(Segment.of_text("\\boxed{\\frac{1}{2}"))),
     ("tools_missing", trajectory(call("1"), OUT, END, tools="[]")),
+    ("tools_missing", trajectory(END, tools="no JSON")),
+    ("tools_missing", trajectory(END, tools="[1]")),
     (
         "thinking_in_history",
         trajectory(Segment.of_text("<think>hm</think>"), call("1"), OUT, END),

@@ -71,24 +71,25 @@ def _write_parquet(path: Path, rows: Iterable[Record | dict[str, Any]]) -> int:
     count = 0
     group: list[dict[str, Any]] = []
     writer: Any = None
-    layout, arrow = "problem", None
+    layout: dict[str, Any] = {}
+    arrow = None
     try:
         for item in rows:
             row = item.model_dump(mode="json") if isinstance(item, Record) else item
             if arrow is None:
-                layout = layout_of(row)
-                columns = [name for name in LAYOUTS[layout] if name in row]
-                full = schema(layout)
-                arrow = pa.schema([full.field(name) for name in columns])
+                name = layout_of(row)
+                layout = {key: kind for key, kind in LAYOUTS[name].items() if key in row}
+                full = schema(name)
+                arrow = pa.schema([full.field(key) for key in layout])
                 writer = parquet.ParquetWriter(path, arrow, compression="zstd")
-            refuse_lost_keys(row, LAYOUTS[layout], "row")
+            refuse_lost_keys(row, layout, "row")
             group.append(row)
             count += 1
             if len(group) == _ROWS_PER_GROUP:
                 writer.write_table(pa.Table.from_pylist(group, schema=arrow))
                 group.clear()
         if writer is None:
-            writer = parquet.ParquetWriter(path, schema(layout))
+            writer = parquet.ParquetWriter(path, schema("problem"))
         if group:
             writer.write_table(pa.Table.from_pylist(group, schema=arrow))
     finally:

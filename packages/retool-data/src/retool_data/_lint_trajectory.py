@@ -5,6 +5,7 @@ import builtins
 import re
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 from ._findings import Finding, finding
 from ._gold import GoldKind
@@ -29,7 +30,11 @@ def lint_trajectory(trajectory: Trajectory) -> Iterator[Finding]:
     except ValueError as error:
         yield _found(trajectory, "turns_broken", "", str(error))
         turns = []
-    described = {spec.get("function", spec).get("name") for spec in trajectory.tool_specs}
+    try:
+        described = {spec.get("function", spec).get("name") for spec in trajectory.tool_specs}
+    except (ValueError, AttributeError) as error:  # a record that another program wrote
+        yield _found(trajectory, "tools_missing", "tools", f"tools are no list of specs: {error}")
+        described = set[Any]()
     earlier_names: set[str] = set()
     calls = results = 0
     for number, segment in enumerate(trajectory.segments, 1):
@@ -153,6 +158,9 @@ def _names(tree: ast.AST) -> tuple[set[str], set[str]]:
 
 
 def _lint_end(trajectory: Trajectory) -> Iterator[Finding]:
+    if not trajectory.segments:
+        yield _found(trajectory, "ends_without_answer", "end")
+        return
     last = trajectory.segments[-1]
     if last.kind is Kind.CALL:
         yield _found(trajectory, "call_without_result", "end")

@@ -1,7 +1,8 @@
 """Write records in a dialect, or as the rows of another framework's file."""
 
+import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ._parse import framed_text
 from ._records import Kind, Problem, ToolCall, Trajectory, Turn, to_json
@@ -105,13 +106,21 @@ def _slime_row(record: Problem | Trajectory) -> Fields:
 def _verl_row(record: Problem | Trajectory) -> Fields:
     if isinstance(record, Trajectory):
         return {"messages": chat_messages(record), "tools": record.tools}
+    # verl chooses its scorer by `data_source`: a row that came with one keeps it.
+    own: Fields = json.loads(record.provenance.extra)
+    rule = own.get("reward_model")
+    style = cast("Fields", rule).get("style") if isinstance(rule, dict) else None
     return {
-        "data_source": record.provenance.source or "retool",
+        "data_source": _text_or(own.get("data_source"), record.provenance.source or "retool"),
         "prompt": record.messages,
-        "ability": "math",
-        "reward_model": {"ground_truth": record.gold, "style": "rule"},
+        "ability": _text_or(own.get("ability"), "math"),
+        "reward_model": {"ground_truth": record.gold, "style": _text_or(style, "rule")},
         "extra_info": {"index": record.problem_id},
     }
+
+
+def _text_or(value: object, otherwise: str) -> str:
+    return value if isinstance(value, str) else otherwise
 
 
 def _trl_row(record: Problem | Trajectory) -> Fields:
