@@ -64,6 +64,14 @@ def test_an_engine_is_chosen_by_name_alone_or_with_keys(config_file: Path) -> No
         ("sft.batch_size=0", "sft.batch_size: Input should be greater than 0, got 0"),
         ("seed", "override 'seed' is not of the form key=value, e.g. rl.steps=3"),
         ("stages=[rl]", "stages names 'rl', but there is no section 'rl'"),
+        ("stages=[]", "stages: List should have at least 1 item"),
+        ("evaluation.sets=[{name: AIME 2024, data: x}]", "evaluation.sets.0.name: String should"),
+        ("evaluation.sets=[{name: a, data: x}, {name: a, data: y}]", "has one name twice: a, a"),
+        ("sandbox.urls=[host:8080]", "sandbox.urls.0: String should match pattern '^https?://"),
+        (
+            "rl={problems: x, reward: {overlong: {buffer_tokens: 9000}}}",
+            "rl.reward.overlong.buffer_tokens 9000 exceeds limits.response_tokens 8192",
+        ),
     ],
 )
 def test_a_wrong_override_is_answered_in_one_line(
@@ -78,6 +86,13 @@ def test_a_wrong_override_is_answered_in_one_line(
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read the config .*nothing\.yaml.*No such file"):
         load_config(tmp_path / "nothing.yaml")
+
+
+def test_a_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "latin.yaml"
+    file.write_bytes(b"name: caf\xe9")
+    with pytest.raises(ConfigError, match="not UTF-8 text"):
+        load_config(file)
 
 
 def test_broken_yaml_is_one_line_with_its_place(tmp_path: Path) -> None:

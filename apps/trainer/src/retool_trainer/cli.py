@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RunRefusedError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    except RunFailedError as error:
+    except (RunFailedError, OSError) as error:
+        # An OSError is a full disk, a folder that may not be written, a file that went away.
         sys.stderr.write(f"error: {error}\n")
         return 1

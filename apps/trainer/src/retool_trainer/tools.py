@@ -3,28 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from retool_rollout import ToolExecutor, ToolReply, ToolSession
-from retool_sandbox import Limits, RunLost, Sandbox, ToolRegistry, code_interpreter
+from retool_sandbox import (
+    Limits,
+    RunLost,
+    Sandbox,
+    SandboxError,
+    ToolRegistry,
+    code_interpreter,
+)
+from retool_trainer.errors import RunRefusedError
 
 from .config import SandboxConfig
 
 _ATTEMPTS = 3
 
 
+class ToolsError(RunRefusedError):
+    """The sandbox cannot be had as configured; the message says what to do."""
+
+
 @asynccontextmanager
 async def open_tools(config: SandboxConfig) -> AsyncIterator[ToolExecutor]:
-    """Open the `code_interpreter` of a run and close all of it at the end."""
-    limits = Limits(wall_time_s=config.wall_time_s, memory_mib=config.memory_mib)
-    if config.urls:
-        from retool_sandbox import RemoteSandbox
+    """Open the `code_interpreter` of a run and close all of it at the end.
 
-        sandbox = RemoteSandbox(config.urls, limits=limits)
-    else:
-        sandbox = Sandbox(tier=config.tier, isolation=config.isolation, limits=limits)
-    async with sandbox:
+    Raises:
+        ToolsError: The sandbox does not open, e.g. its isolation cannot be had here.
+    """
+    limits = Limits(wall_time_s=config.wall_time_s, memory_mib=config.memory_mib)
+    async with AsyncExitStack() as stack:
+        try:
+            if config.urls:
+                from retool_sandbox import RemoteSandbox
+
+                sandbox = RemoteSandbox(config.urls, limits=limits)
+            else:
+                sandbox = Sandbox(tier=config.tier, isolation=config.isolation, limits=limits)
+            await stack.enter_async_context(sandbox)
+        except SandboxError as error:
+            raise ToolsError(f"the sandbox does not open: {error}") from error
         yield _AgainWhenLost(code_interpreter(sandbox, concurrency=config.concurrency))
 
 

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
+Url = Annotated[str, Field(pattern=r"^https?://[^/\s]")]
+# It becomes a part of metric keys and of folder names.
+Name = Annotated[str, Field(pattern=r"^[^/\s]+$")]
 
 
 class Section(BaseModel):
@@ -100,7 +103,7 @@ class PolicyConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of forward and backward; master weights and optimizer state are always fp32."""
     tokens_per_microbatch: PositiveInt = 16_384
-    """Padded tokens of one forward pass on one rank; a longer row is dropped and counted."""
+    """Tokens of one forward pass on one rank; a longer row is dropped and counted."""
     recompute: bool = False
     """Full activation recomputation, uniform, one layer at a time."""
     distributed_optimizer: bool = False
@@ -149,7 +152,7 @@ class SandboxConfig(Section):
     """Variables persist over the calls of a trajectory."""
     wall_time_s: Positive = 10.0
     memory_mib: PositiveInt = 512
-    urls: list[str] = Field(default_factory=list[str])
+    urls: list[Url] = Field(default_factory=list[Url])
     """Addresses of running `retool-sandbox serve` services; empty runs programs on this machine."""
 
 
@@ -169,7 +172,7 @@ class SftPhase(Section):
     """A stretch of supervised training on one data set."""
 
     data: str
-    """A name from data.sets (or one that prepare generates), or a file."""
+    """A name from data.sets, or one that prepare generates."""
     steps: PositiveInt | None = None
     epochs: Positive | None = None
 
@@ -231,7 +234,8 @@ class ScheduleConfig(Section):
 
     kind: Literal["synchronous", "one_step_off", "async"] = "synchronous"
     max_staleness: PositiveInt = 2
-    """async: a trajectory whose oldest token is this many updates behind is not trained on."""
+    """async: how many batches are drawn ahead, and so how many updates the oldest token that is
+    trained on may be behind."""
     partial_rollouts: bool = False
     """async: a weight update interrupts trajectories, which continue from their tokens."""
 
@@ -293,7 +297,7 @@ class RlConfig(Section):
 class EvaluationSet(Section):
     """One set of problems to measure on."""
 
-    name: str
+    name: Name
     data: str
     samples: PositiveInt = 1
     temperature: NonNegative = 0.0
@@ -307,6 +311,13 @@ class EvaluationConfig(Section):
     """What is measured before, between and after the stages."""
 
     sets: list[EvaluationSet] = Field(default_factory=list[EvaluationSet])
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> EvaluationConfig:
+        names = [chosen.name for chosen in self.sets]
+        if len(set(names)) != len(names):
+            raise ValueError(f"evaluation.sets has one name twice: {', '.join(names)}")
+        return self
 
 
 class CheckpointConfig(Section):
@@ -386,7 +397,7 @@ class RunConfig(Section):
     platform: Literal["cpu", "cuda", "npu"] = "cpu"
     devices_per_node: PositiveInt | None = None
     nodes: PositiveInt = 1
-    stages: list[Literal["sft", "rl"]] = ["sft", "rl"]
+    stages: Annotated[list[Literal["sft", "rl"]], Field(min_length=1)] = ["sft", "rl"]
     dialect: Literal["hermes", "retool", "seed"] = "hermes"
     system_prompt: str | None = None
     offer_tools: bool = True
@@ -435,6 +446,13 @@ class RunConfig(Section):
             raise ValueError(
                 "engine.sync=broadcast is for engine.kind=vllm; embedded reads a folder"
             )
+        if self.rl is not None:
+            buffer = self.rl.reward.overlong.buffer_tokens
+            if buffer > self.limits.response_tokens:
+                raise ValueError(
+                    f"rl.reward.overlong.buffer_tokens {buffer} exceeds limits.response_tokens "
+                    f"{self.limits.response_tokens}, of which it is the last part"
+                )
         if self.stages == ["rl", "sft"]:
             raise ValueError("stages must be in the order sft, rl")
         if len(set(self.stages)) != len(self.stages):

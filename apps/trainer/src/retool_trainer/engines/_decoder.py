@@ -18,6 +18,8 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional as F
 
+from retool_trainer.errors import CheckpointError
+
 _KNOWN_TYPES = {"qwen3", "qwen2", "llama"}
 
 
@@ -40,24 +42,27 @@ class DecoderShape:
         """Read a checkpoint's shape.
 
         Raises:
-            ValueError: An architecture, or a kind of position scaling, that this decoder lacks.
+            CheckpointError: An architecture, or a kind of position scaling, that this decoder
+                lacks.
         """
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         model_type = config["model_type"]
         if model_type not in _KNOWN_TYPES:
-            raise ValueError(
+            raise CheckpointError(
                 f"{folder}: the embedded engine knows {', '.join(sorted(_KNOWN_TYPES))}, "
                 f"not {model_type!r}; use engine.kind=vllm"
             )
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         if rope.get("rope_type", "default") != "default":
-            raise ValueError(
+            raise CheckpointError(
                 f"{folder}: the embedded engine has no {rope['rope_type']!r} position scaling; "
                 "use engine.kind=vllm"
             )
         theta = rope.get("rope_theta", config.get("rope_theta"))
         if theta is None:
-            raise ValueError(f"{folder}/config.json names no rope_theta; add the model's own value")
+            raise CheckpointError(
+                f"{folder}/config.json names no rope_theta; add the model's own value"
+            )
         return cls(
             model_type=model_type,
             num_layers=config["num_hidden_layers"],

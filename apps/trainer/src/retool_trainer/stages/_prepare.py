@@ -12,7 +12,9 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from retool_data import Problem, Provenance, ToolCall, Trajectory, Turn
+from retool_sandbox import SandboxError
 from retool_trainer.config import ArithmeticConfig, RunConfig
+from retool_trainer.dialects import make_run_dialect
 from retool_trainer.errors import RunRefusedError
 from retool_trainer.observe import trajectories_path
 from retool_trainer.quickstart import (
@@ -47,13 +49,14 @@ def prepare(config: RunConfig, folder: RunFolder) -> None:
     """Write `RUN/data/*.jsonl` and a random `RUN/model`; a second call only checks.
 
     Raises:
-        PrepareError: A file is missing or not understood, or a stage names no known set.
+        PrepareError: A model or a file is missing or not understood, or a stage names no known set.
     """
     marker = folder.data / _MARKER
     if not marker.exists():
         _make(config, folder, marker)
-    for name in _names_used(config):
-        data_file(folder, name)
+    for name, kind in _sets_used(config):
+        _check_set(data_file(folder, name), kind)
+    _check_models(config, folder)
     if "rl" in config.stages and config.rl and config.rl.replay:
         _check_replay(Path(config.rl.replay), config.rl.steps)
 
@@ -67,13 +70,48 @@ def _check_replay(run_dir: Path, steps: int) -> None:
             )
 
 
-def _names_used(config: RunConfig) -> Iterator[str]:
-    """Every data set that a stage will read."""
+def _sets_used(config: RunConfig) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every data set that a stage will read, and what it has to hold."""
     if "sft" in config.stages and config.sft:
-        yield from (phase.data for phase in config.sft.phases)
+        yield from ((phase.data, Trajectory) for phase in config.sft.phases)
     if "rl" in config.stages and config.rl:
-        yield config.rl.problems
-    yield from (chosen.data for chosen in config.evaluation.sets)
+        yield config.rl.problems, Problem
+    yield from ((chosen.data, Problem) for chosen in config.evaluation.sets)
+
+
+def _check_set(file: Path, kind: type[BaseModel]) -> None:
+    """The first record tells for all: they were written by one conversion."""
+    with file.open(encoding="utf-8") as lines:
+        first = next(lines, None)
+    if first is None:
+        raise PrepareError(f"data set {file.stem!r} is empty")
+    try:
+        kind.model_validate_json(first)
+    except ValueError as error:
+        wanted, other = (
+            ("problems", "demonstrations") if kind is Problem else ("demonstrations", "problems")
+        )
+        raise PrepareError(
+            f"data set {file.stem!r} is used for {wanted}, but it holds {other}"
+        ) from error
+
+
+def _check_models(config: RunConfig, folder: RunFolder) -> None:
+    """The weights to start from are there, with a tokenizer that the dialect can use."""
+    start = model_folder(config, folder)
+    if config.model.path and not (start / "config.json").exists():
+        raise PrepareError(
+            f"model.path {config.model.path!r} has no config.json; "
+            "`uv run apps/trainer fetch --config FILE` gets what a config names"
+        )
+    if "rl" in config.stages and config.rl and config.rl.start_from:
+        start = Path(config.rl.start_from)
+        if not (start / "config.json").exists():
+            raise PrepareError(f"rl.start_from {config.rl.start_from!r} has no config.json")
+    try:
+        make_run_dialect(config, start)
+    except (OSError, ValueError, KeyError) as error:
+        raise PrepareError(f"dialect {config.dialect!r} on {start}: {error}") from error
 
 
 def _make(config: RunConfig, folder: RunFolder, marker: Path) -> None:
@@ -82,16 +120,17 @@ def _make(config: RunConfig, folder: RunFolder, marker: Path) -> None:
         _Arithmetic(config.data.arithmetic, config.seed) if config.data.arithmetic else None
     )
     if arithmetic:
-        asyncio.run(arithmetic.write(config, folder))
+        try:
+            asyncio.run(arithmetic.write(config, folder))
+        except ExceptionGroup as errors:
+            lost = errors.subgroup(SandboxError)
+            if lost is None:
+                raise
+            raise PrepareError(f"the sandbox does not work: {lost.exceptions[0]}") from errors
     for name, source in config.data.sets.items():
         _convert_set(name, source, folder)
     if config.model.shape:
         _make_random_model(config, folder, arithmetic)
-    elif not (model_folder(config, folder) / "config.json").exists():
-        raise PrepareError(
-            f"model.path {config.model.path!r} has no config.json; "
-            "`uv run apps/trainer fetch --config FILE` gets what a config names"
-        )
     write_json(marker, {"sets": sorted(path.stem for path in folder.data.glob("*.jsonl"))})
 
 
