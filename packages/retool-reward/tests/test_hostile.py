@@ -44,6 +44,7 @@ def test_they_are_wrong_off_the_main_thread_too() -> None:
         "```python" * 10_000,
         "\\boxed{" * 20_000,
         "\\boxed{1} " * 20_000,
+        "\\boxed{1\\} " * 8_000,
         "\\boxed{1}\\text{" + " " * 100_000 + "\\boxed{2}",
         "<answer>" * 20_000,
         "Answer: " * 20_000,

@@ -135,8 +135,8 @@ class Atoms(Brackets):
         self._expect("{")
         token = self._next()
         self._expect("}")
-        if token.kind != "num" or not token.text.isdigit():
-            raise ParseError(f"expected repeating digits, found {token.text!r}")
+        if token.kind != "num" or not token.text.isdigit() or len(token.text) > _MAX_LITERAL_CHARS:
+            raise ParseError(f"expected repeating digits, found {token.text[:40]!r}")
         return token.text
 
     def _word(self) -> Node:

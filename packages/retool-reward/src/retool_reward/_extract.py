@@ -83,6 +83,7 @@ def _boxes(text: str) -> list[_Box]:
     """Return the outermost boxes, in order."""
     boxes: list[_Box] = []
     at = 0
+    closed_at: dict[int, int] | None = None
     while (opening := _BOX.search(text, at)) is not None:
         if not opening.group().endswith("{"):
             bare = _BARE.match(text, opening.end())
@@ -92,7 +93,9 @@ def _boxes(text: str) -> list[_Box]:
             boxes.append(_Box(opening.start(), bare.end(), bare.group()))
             at = bare.end()
             continue
-        end = _closing_brace(text, opening.end())
+        if closed_at is None:
+            closed_at = _closing_braces(text, opening.start())
+        end = closed_at.get(opening.end())
         if end is None and "\\{" not in text[opening.end() :]:
             # `\boxed{185\}`: a stray backslash, not an escaped brace, if none was opened
             stray = text.find("\\}", opening.end())
@@ -106,19 +109,19 @@ def _boxes(text: str) -> list[_Box]:
     return boxes
 
 
-def _closing_brace(text: str, at: int) -> int | None:
-    depth = 1
+def _closing_braces(text: str, at: int) -> dict[int, int]:
+    """Return the end of every group from `at` on by its start; a group holds no break."""
+    ends: dict[int, int] = {}
+    opened: list[int] = []
     for brace in _BRACE.finditer(text, at):
         mark = brace.group()
         if mark == "{":
-            depth += 1
-        elif mark == "}":
-            depth -= 1
-            if depth == 0:
-                return brace.end()
+            opened.append(brace.end())
+        elif mark == "}" and opened:
+            ends[opened.pop()] = brace.end()
         elif mark == BREAK:
-            return None
-    return None
+            opened.clear()
+    return ends
 
 
 def _from_boxes(text: str, boxes: list[_Box], multiple: Multiple) -> str | None:

@@ -65,6 +65,12 @@ def minus(a: Node, b: Node) -> Node:
     return Node(Kind.ADD, (a, negative(b)))
 
 
+def spelled(node: Node) -> str:
+    """Return a spelling that only equal trees share."""
+    own = str(node.value) if node.kind is Kind.NUMBER else f"{node.kind}:{node.name}"
+    return own if not node.args else f"{own}({','.join(map(spelled, node.args))})"
+
+
 def factors_of(node: Node) -> list[Node]:
     """Return the factors of nested products, in order."""
     if node.kind is not Kind.MUL:

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from ._atoms import literal
 from ._lex import ParseError, Token, lex
-from ._node import Kind, Node, negative, number
+from ._node import Kind, Node, negative, number, spelled
 from ._quantity import Quantities
 from ._vocabulary import (
     BIG,
@@ -86,7 +86,7 @@ class _Parser(Quantities):
         self._leave()
         if self._take(r"\pmod"):
             modulus = self._argument()
-            sides[-1] = Node(Kind.QUANTITY, (sides[-1],), f"mod {modulus.value}")
+            sides[-1] = Node(Kind.QUANTITY, (sides[-1],), f"mod {spelled(modulus)}")
         if not names:
             return sides[0]
         relations = tuple(

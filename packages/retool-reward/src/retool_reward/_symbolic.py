@@ -12,6 +12,7 @@ from ._node import Kind, Node, differential_of, factors_of
 
 _INSTANCES = (2, 3, 5, 8, 13)
 _DIGITS = 30
+_ALMOST_ZERO = 1e-20
 
 
 class NotSymbolic(ValueError):  # noqa: N818 - a question's answer, not a fault
@@ -75,12 +76,23 @@ def _decimal(end: Any) -> str:
 
 
 def _agree(mine: Any, theirs: Any) -> bool | None:
-    """Compare two numbers digit by digit: of a difference near zero, sympy wants every digit."""
+    """Compare two numbers digit by digit: of a difference near zero, sympy wants every digit.
+
+    Their size is nothing that a float could hold. What is almost zero is compared only in closed
+    form: of a sum or an integral it may be noise.
+    """
     a, b = mine.evalf(_DIGITS), theirs.evalf(_DIGITS)
     if not all(value.is_number and value.is_finite for value in (a, b)):
         return None
-    size = max(1e-30, abs(complex(a)), abs(complex(b)))
-    return bool(abs(complex(a - b)) <= size * 1e-20)
+    gap, *sizes = (abs(value).evalf(_DIGITS) for value in (a - b, a, b))
+    if max(sizes) < _ALMOST_ZERO and any(side.atoms(*_unevaluated()) for side in (mine, theirs)):
+        return None
+    return bool(gap <= max(sizes) * 1e-20)
+
+
+def _unevaluated() -> tuple[Any, ...]:
+    sp: Any = importlib.import_module("sympy")
+    return sp.Sum, sp.Product, sp.Integral, sp.Limit
 
 
 class _Converter:
