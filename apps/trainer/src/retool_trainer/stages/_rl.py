@@ -48,7 +48,7 @@ def run_rl(context: Context) -> None:
     try:
         sync.publish(state["step"])
         with (
-            open_schedule(context.config, draw) as schedule,
+            open_schedule(context.config, draw, context.workers.rollouts.kill) as schedule,
             context.observer.stage("rl", total=config.steps, done=state["step"]),
         ):
             for step in range(state["step"] + 1, config.steps + 1):

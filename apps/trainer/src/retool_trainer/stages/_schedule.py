@@ -134,8 +134,14 @@ class _Replay:
 
 
 @contextmanager
-def open_schedule(config: RunConfig, draw: Draw) -> Iterator[Schedule]:
-    """Open the schedule that the config names; nothing of it runs on after the block."""
+def open_schedule(config: RunConfig, draw: Draw, give_up: Callable[[], None]) -> Iterator[Schedule]:
+    """Open the schedule that the config names; nothing of it runs on after the block.
+
+    Args:
+        config: The run.
+        draw: Draws the batch of a step.
+        give_up: Makes a draw that is under way fail at once; called when the block fails.
+    """
     rl = config.rl
     assert rl is not None
     if rl.replay:
@@ -153,5 +159,9 @@ def open_schedule(config: RunConfig, draw: Draw) -> Iterator[Schedule]:
                 last_step=rl.steps,
                 drain=not rl.schedule.partial_rollouts,
             )
+        except BaseException:
+            # Nobody wants the batch under way, which of a large model takes many minutes.
+            give_up()
+            raise
         finally:
             thread.shutdown(wait=True, cancel_futures=True)

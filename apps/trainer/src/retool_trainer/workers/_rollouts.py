@@ -294,6 +294,12 @@ class Rollouts:
         """Of the actor."""
         return result(self._actor.process_id.remote(), what="rollouts")
 
+    def kill(self) -> None:
+        """End the actor now: whoever waits for it gets a WorkerError."""
+        import ray
+
+        ray.kill(self._actor)
+
     def close(self) -> None:
         """Close the actor's parts, then end it."""
         import ray
