@@ -105,3 +105,23 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
         write_text(pipe, "all of it")
         assert read.result(30) == "all of it"
     assert pipe.is_fifo()
+
+
+def test_what_a_killed_run_was_writing_is_removed_when_it_goes_on(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    config = load_config(quickstart_config())
+    folder.open(config, fresh=False)
+    drafts = [
+        folder.checkpoints / "rl" / ".step-000008.tmp123",
+        folder.models / ".sft.0a1b2c3d",
+        folder.path / ".model.tmp123",
+    ]
+    whole = folder.checkpoints / "rl" / "step-000004"
+    for path in (*drafts, whole):
+        path.mkdir(parents=True)
+        (path / "weights").write_text("x")
+    (folder.path / ".gitignore").write_text("*")
+    folder.open(config, fresh=False)
+    assert not any(path.exists() for path in drafts)
+    assert (whole / "weights").exists()
+    assert (folder.path / ".gitignore").exists()

@@ -65,6 +65,7 @@ class RunFolder:
                     + "\n".join(f"  {line}" for line in differences)
                     + "\nchoose another --run-dir, or --fresh to delete it and start again"
                 )
+            self._remove_drafts()
             return
         if self.path.exists() and any(e.name != _LOCK for e in self.path.iterdir()):
             raise RunFolderError(
@@ -73,6 +74,14 @@ class RunFolder:
             )
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.config_file, wanted)
+
+    def _remove_drafts(self) -> None:
+        """Remove what a killed run was writing; a checkpoint of a large model fills a disk."""
+        folders = [self.data, self.models, self.evaluations]
+        folders += [*self.checkpoints.glob("*"), *self.trajectories.glob("*")]
+        drafts = [draft for folder in folders for draft in folder.glob(".*")]
+        for draft in (*drafts, *self.path.glob(".*.tmp*")):
+            shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
 
     @contextmanager
     def lock(self) -> Iterator[None]:
