@@ -20,11 +20,12 @@ def result(references: Any, *, what: str, timeout_s: float = CALL_TIMEOUT_S) -> 
     """Wait for one reference or a list of them.
 
     Raises:
-        WorkerError: An actor died, the engine it called failed, or nothing came within the time.
+        WorkerError: An actor or a node died, the engine it called failed, or nothing came within
+            the time.
         Exception: What the call itself raised, as it was raised.
     """
     import ray
-    from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError, WorkerCrashedError
+    from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
     try:
         return ray.get(references, timeout=timeout_s)
@@ -32,12 +33,9 @@ def result(references: Any, *, what: str, timeout_s: float = CALL_TIMEOUT_S) -> 
         raise WorkerError(f"{what}: no answer within {timeout_s:g} s") from error
     except RayTaskError as error:
         cause = error.cause
-        if isinstance(
-            cause,
-            RayActorError | WorkerCrashedError | ConnectionError | EngineError | WeightSyncError,
-        ):
+        if isinstance(cause, RayError | ConnectionError | EngineError | WeightSyncError):
             raise WorkerError(f"{what}: {cause}") from error
         raise (cause if isinstance(cause, Exception) else error) from error
-    except (RayActorError, WorkerCrashedError) as error:
-        first_line = str(error).strip().splitlines()[0]
+    except RayError as error:  # of an actor, of a node, of its memory, of what lay there
+        first_line = (str(error).strip() or repr(error)).splitlines()[0]
         raise WorkerError(f"{what}: {first_line}") from error

@@ -50,6 +50,8 @@ def cluster(config: RunConfig) -> Iterator[None]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # A worker that ends would kill the guards of its servers, who end the servers when it is gone.
     os.environ.setdefault("RAY_kill_child_processes_on_worker_exit", "0")
+    # When one rank died, the others' lost connections are no news, least of all as tracebacks.
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     import ray
 
     # It says that Ray's token authentication is on, as it is by default.

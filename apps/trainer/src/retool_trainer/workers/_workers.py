@@ -11,6 +11,7 @@ from retool_rollout import Status
 from retool_trainer.config import RunConfig
 from retool_trainer.launch import place
 
+from ._calls import WorkerError
 from ._engine_servers import EngineServers
 from ._policy_group import PolicyGroup
 from ._rollouts import GradedGroup, RolloutRequest, Rollouts, RolloutStats
@@ -51,12 +52,22 @@ class Workers:
         """Solve a batch of problems.
 
         Raises:
-            WorkerError: A server died and took trajectories with it. Going on would lose them;
-                the run goes back to its checkpoint, and they are drawn again.
+            WorkerError: A server died and took trajectories with it, or most were lost otherwise.
+                Going on would lose them; the run goes back to its checkpoint, and they are drawn
+                again.
         """
         groups, stats = self.rollouts.collect(request)
-        if any(sample.trajectory.status is Status.ABORTED for g in groups for sample in g.samples):
+        trajectories = [sample.trajectory for group in groups for sample in group.samples]
+        aborted = [one for one in trajectories if one.status is Status.ABORTED]
+        if aborted:
             self.servers.check()
+        # An engine or a sandbox that is down, not a stray failure. What is left is no fair sample:
+        # without a sandbox, those that call no tool.
+        if 2 * len(aborted) > len(trajectories):
+            raise WorkerError(
+                f"{len(aborted)} of {len(trajectories)} trajectories were aborted: "
+                f"{aborted[0].error}"
+            )
         return groups, stats
 
     def load_engines(self, folder: Path, weight_version: int) -> None:
