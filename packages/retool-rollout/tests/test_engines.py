@@ -190,6 +190,9 @@ FAULTS = {
     "odd finish": lambda request: web.json_response(
         {"choices": [{"token_ids": [1], "finish_reason": "repetition?"}]}
     ),
+    "no finish": lambda request: web.json_response(
+        {"choices": [{"token_ids": [1], "finish_reason": None}]}
+    ),
     "hang": hang,
 }
 

@@ -18,7 +18,6 @@ class Replica:
     url: str
     in_flight: int = 0
     rests_until_s: float = 0.0
-    failures: int = 0
 
 
 class Replicas:
@@ -53,13 +52,12 @@ class Replicas:
 
     def failed(self, replica: Replica, session_id: str) -> None:
         """Pass over this replica for a while; the session moves."""
-        replica.failures += 1
         replica.rests_until_s = time.monotonic() + REST_S
         self._home.pop(session_id, None)
 
     def worked(self, replica: Replica) -> None:
         """It is well again."""
-        replica.failures, replica.rests_until_s = 0, 0.0
+        replica.rests_until_s = 0.0
 
     def forget(self, session_id: str) -> None:
         """The session is over."""

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 MAX_PARSED_CALLS = 64
@@ -40,7 +40,7 @@ class Turn:
     calls: tuple[ToolCallRequest | MalformedCall, ...] = ()
     answer: str | None = None
     """The final answer that the turn states, if any."""
-    ends: bool = field(kw_only=True, default=True)
+    ends: bool = True
     """Nothing follows this turn: it answers, or it asks for nothing."""
 
 

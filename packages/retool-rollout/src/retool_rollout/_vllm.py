@@ -121,7 +121,7 @@ class VllmEngine(HttpEngine):
         ids = tuple(int(token_id) for token_id in choice.get("token_ids") or ())
         logprobs = cast("dict[str, Any]", choice.get("logprobs") or {})
         content = cast("list[Any]", logprobs.get("content") or [])
-        finish = choice.get("finish_reason") or "stop"
+        finish = choice["finish_reason"]
         if finish not in _FINISH:
             raise ValueError(f"finish_reason {finish!r}")
         return Generation(
