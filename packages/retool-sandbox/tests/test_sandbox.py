@@ -109,6 +109,15 @@ async def test_memory_limit_holds_without_a_cgroup() -> None:
         assert result.peak_memory_mib < 128
 
 
+async def test_files_of_an_ended_run_are_not_charged_to_the_next(sandbox: Sandbox) -> None:
+    code = "open('f', 'wb').write(b'x' * (100 << 20))"
+    for _ in range(3):
+        first = await sandbox.run(code, limits=Limits(scratch_mib=128))
+        assert first.ok, first
+        second = await sandbox.run("1", limits=Limits(memory_mib=16, scratch_mib=1))
+        assert second.value == "1", second
+
+
 async def test_processes_only_when_allowed(sandbox: Sandbox) -> None:
     code = (
         "from multiprocessing import Pool\ndef f(x): return x * x\nprint(Pool(2).map(f, [1, 2, 3]))"

@@ -108,7 +108,7 @@ class Slots:
     def take(self) -> Slot:
         """A free slot, made when there is none."""
         if self.free:
-            slot = self.free.pop()
+            slot = self.free.pop(0)  # the one whose last run ended the longest ago
         else:
             name = f"s{self.count}"
             self.count += 1

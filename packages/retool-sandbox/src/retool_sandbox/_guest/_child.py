@@ -75,7 +75,7 @@ class Child:
     """One forked process."""
 
     __slots__ = (
-        "ended", "err", "fork", "init_pid", "init_stack", "job", "limits", "link", "link_open",
+        "ended", "err", "fork", "init_pid", "job", "limits", "link", "link_open",
         "out", "pid", "reader", "serial", "session", "slot", "unread", "unsent",
     )  # fmt: skip
 
@@ -84,7 +84,7 @@ class Child:
         serial: int,
         pid: int,
         fds: tuple[int, int, int],
-        init: tuple[int, Any],
+        init_pid: int,
         slot: Any,
         *,
         session: bool,
@@ -93,7 +93,7 @@ class Child:
         self.serial = serial
         self.pid = pid
         self.link, self.out, self.err = fds
-        self.init_pid, self.init_stack = init
+        self.init_pid = init_pid
         self.slot = slot
         self.session = session
         self.fork = fork

@@ -37,7 +37,8 @@ class Nursery:
         self._num_spares = num_spares
         self._spare_profile = jail.profile(limits)
         self._children: dict[int, Child] = {}
-        self._init_pids: set[int] = set()
+        self._inits: dict[int, tuple[Any, Any]] = {}
+        """Slot and stack that are free again once the init of a pid namespace is gone."""
         self._stacks: list[Any] = []
         self._serial = 0
         self._last_take = 0.0
@@ -97,21 +98,27 @@ class Nursery:
         serial = self._serial
         fds: list[int] = []
         slot = None
+        init_pid = 0
         try:
             fds += socket_pair()
             fds += os.pipe2(os.O_CLOEXEC)
             fds += os.pipe2(os.O_CLOEXEC)
             slot = self._slots.take()
             self._jail.prepare_child(serial)
-            init = self._jail.new_pid_namespace(self._stacks)
+            init_pid, stack = self._jail.new_pid_namespace(self._stacks)
+            if init_pid:
+                self._inits[init_pid] = slot, stack
             gc.freeze()  # out of the child's sight, and not to be looked at by its collector
             pid = os.fork()
         except OSError:
             for fd in fds:
                 os.close(fd)
-            if slot is not None:
-                self._slots.give_back(slot)
             self._jail.abandon_pid_namespace()
+            self._jail.forget(serial)
+            if init_pid:
+                send_signal(init_pid, signal.SIGKILL)
+            elif slot is not None:
+                self._slots.give_back(slot)
             raise
         link, child_link, out, child_out, err, child_err = fds
         if pid == 0:
@@ -126,11 +133,9 @@ class Nursery:
         for fd in (link, out, err):
             os.set_blocking(fd, False)
         child = Child(
-            serial, pid, (link, out, err), init, slot, session=session, fork=profile["fork"]
+            serial, pid, (link, out, err), init_pid, slot, session=session, fork=profile["fork"]
         )
         self._children[pid] = child
-        if child.init_pid:
-            self._init_pids.add(child.init_pid)
         self.by_link[link] = child
         self._epoll.register(link, select.EPOLLIN)
         return child
@@ -162,8 +167,12 @@ class Nursery:
                 return
             if pid == 0:
                 return
-            if pid in self._init_pids:
-                self._init_pids.discard(pid)
+            if pid in self._inits:
+                slot, stack = self._inits.pop(pid)
+                # Not earlier: files in the scratch are charged to the slot as long as the init
+                # keeps their mount.
+                self._slots.give_back(slot)
+                self._stacks.append(stack)
                 continue
             child = self._children.pop(pid, None)
             if child is not None:
@@ -180,10 +189,9 @@ class Nursery:
             self._pause_until = time.monotonic() + REFILL_PAUSE_S  # do not fork it to death
         for fd in (child.link, child.out, child.err):
             os.close(fd)
-        self._slots.give_back(child.slot)
+        if not child.init_pid:
+            self._slots.give_back(child.slot)
         self._jail.forget(child.serial)
-        if child.init_stack is not None:
-            self._stacks.append(child.init_stack)
 
     def drop_link(self, child: Child) -> None:
         """Listen to it no longer."""

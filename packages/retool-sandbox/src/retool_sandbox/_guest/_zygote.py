@@ -197,8 +197,9 @@ class Zygote:
         try:
             self._nursery.limit(child, limits)
         except OSError as error:
-            # A session that holds more memory than this turn may use, or a child that just died.
-            job.verdict = "out_of_memory"
+            # A session that holds more memory than this turn may use; in a fresh child's slot it is
+            # what an ended run has not given back yet.
+            job.verdict = "not_started" if fresh else "out_of_memory"
             job.detail = f"could not be limited to {limits['memory_mib']} MiB: {error.strerror}"
             self._nursery.kill(child)
             return
