@@ -125,3 +125,10 @@ def test_what_a_killed_run_was_writing_is_removed_when_it_goes_on(tmp_path: Path
     assert not any(path.exists() for path in drafts)
     assert (whole / "weights").exists()
     assert (folder.path / ".gitignore").exists()
+
+
+def test_a_fresh_run_may_begin_in_a_new_folder(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with folder.lock():
+        folder.open(load_config(quickstart_config()), fresh=True)
+    assert folder.config_file.exists()

@@ -45,7 +45,7 @@ class RunFolder:
             RunFolderError: It holds a run of another configuration, or something that is no run.
         """
         if fresh and self.path.exists():
-            if not self.config_file.exists() and any(self.path.iterdir()):
+            if not self.config_file.exists() and self._holds_something():
                 raise RunFolderError(
                     f"--fresh would delete {self.path}, which is not the folder of a run "
                     "(it has no config.json); choose another --run-dir"
@@ -67,13 +67,16 @@ class RunFolder:
                 )
             self._remove_drafts()
             return
-        if self.path.exists() and any(e.name != _LOCK for e in self.path.iterdir()):
+        if self.path.exists() and self._holds_something():
             raise RunFolderError(
                 f"{self.path} is not empty and holds no run (no config.json); "
                 "choose another --run-dir"
             )
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.config_file, wanted)
+
+    def _holds_something(self) -> bool:
+        return any(entry.name != _LOCK for entry in self.path.iterdir())
 
     def _remove_drafts(self) -> None:
         """Remove what a killed run was writing; a checkpoint of a large model fills a disk."""
