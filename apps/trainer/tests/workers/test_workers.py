@@ -40,7 +40,7 @@ def test_a_batch_may_lose_some_trajectories() -> None:
     assert len(groups) == 1
 
 
-@pytest.mark.parametrize("error", [OutOfMemoryError("too much"), ObjectLostError("0", "a", "b")])
+@pytest.mark.parametrize("error", [OutOfMemoryError("too much"), ObjectLostError("0", None, "")])
 def test_what_ray_lost_sends_the_run_back_to_its_checkpoint(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
