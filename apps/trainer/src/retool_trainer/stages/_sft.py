@@ -13,7 +13,7 @@ from retool_trainer.dialects import make_run_dialect
 from retool_trainer.policy import nll
 
 from ._context import Context, export_model, load_checkpoint, save_checkpoint
-from ._prepare import data_file, model_folder, read_records
+from ._prepare import PrepareError, data_file, model_folder, read_records
 from ._rows import supervised_rows
 from ._stream import Stream
 
@@ -82,14 +82,14 @@ class _Plan:
             specs = list(self._context.workers.rollouts.tool_specs())
             trajectories = [_with_tools(row, specs) for row in trajectories]
         counts = TokenizeCounts()
-        rows = list(
-            tokenize_all(trajectories, dialect, max_tokens=self._config.max_tokens, counts=counts)
-        )
+        # What no microbatch holds is dropped here, where it is counted and another row comes.
+        limit = min(self._config.max_tokens, self._context.config.policy.tokens_per_microbatch)
+        rows = list(tokenize_all(trajectories, dialect, max_tokens=limit, counts=counts))
         self.num_too_long += counts.too_long
         if not rows:
-            raise ValueError(
-                f"data set {phase.data!r} has no row of at most sft.max_tokens="
-                f"{self._config.max_tokens} tokens ({counts.too_long} are longer)"
+            raise PrepareError(
+                f"data set {phase.data!r} has no row of at most {limit} tokens, the lower of "
+                f"sft.max_tokens and policy.tokens_per_microbatch ({counts.too_long} are longer)"
             )
         return rows
 
@@ -107,8 +107,7 @@ class _Plan:
 
     def heldout_loss(self) -> float | None:
         """Mean negative log-probability of the held-out rows' trained tokens."""
-        limit = self._context.config.policy.tokens_per_microbatch
-        rows = [sample for sample in self._heldout if len(sample.ids) <= limit]
+        rows = self._heldout
         if not rows:
             return None
         logprobs = self._context.workers.policy.logprobs(supervised_rows(rows))
