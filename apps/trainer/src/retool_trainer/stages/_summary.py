@@ -11,7 +11,7 @@ from retool_trainer.config import RunConfig
 from retool_trainer.observe import SampleRecord, read_trajectories
 from retool_trainer.run_folder import RunFolder, read_json, write_json
 
-_ROWS = {"baseline": "random weights", "sft": "after SFT", "rl": "after RL"}
+_MEASURED = ("baseline", "sft", "rl")
 
 
 def summarise(config: RunConfig, folder: RunFolder, total_s: float) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def summarise(config: RunConfig, folder: RunFolder, total_s: float) -> dict[str,
     def column(name: str | None, key: str, *, trained_only: bool = False) -> dict[str, float]:
         return {
             of: round(measured[of][name][key], 4)
-            for of in _ROWS
+            for of in _MEASURED
             if name and of in measured and not (trained_only and of == "baseline")
         }
 
@@ -46,7 +46,7 @@ def summarise(config: RunConfig, folder: RunFolder, total_s: float) -> dict[str,
 
 def table_lines(config: RunConfig, folder: RunFolder) -> Iterator[str]:
     """Lines of the final table: one row per measured model, aligned."""
-    measured = {of: folder.evaluations / f"{of}.json" for of in _ROWS}
+    measured = {of: folder.evaluations / f"{of}.json" for of in _MEASURED}
     rows = {of: read_json(file) for of, file in measured.items() if file.exists()}
     for chosen in config.evaluation.sets:
         how = "greedy" if chosen.temperature == 0 else f"temperature {chosen.temperature:g}"
@@ -58,8 +58,8 @@ def table_lines(config: RunConfig, folder: RunFolder) -> Iterator[str]:
             m = row[chosen.name]
             interval = f"{m['accuracy']:.3f} ({m['accuracy_low']:.3f}-{m['accuracy_high']:.3f})"
             yield (
-                f"  {_ROWS[of]:<15} {interval:>22} {m['tool_use']:>9.0%} {m['tool_errors']:>12.0%} "
-                f"{m['reward']:>7.3f}"
+                f"  {_label(config, of):<15} {interval:>22} {m['tool_use']:>9.0%} "
+                f"{m['tool_errors']:>12.0%} {m['reward']:>7.3f}"
             )
 
 
@@ -68,13 +68,19 @@ def sample_lines(config: RunConfig, folder: RunFolder, count: int = 3) -> Iterat
     if not config.evaluation.sets:
         return
     name = config.evaluation.sets[0].name
-    for of in reversed(_ROWS):
+    for of in reversed(_MEASURED):
         files = sorted((folder.trajectories / f"evaluate-{of}-{name}").glob("*.parquet"))
         if files:
-            yield f"trajectories of the model {_ROWS[of]}:"
+            yield f"trajectories of the model {_label(config, of)}:"
             for record in _some(files[-1], count):
                 yield from _shown(record)
             return
+
+
+def _label(config: RunConfig, of: str) -> str:
+    if of == "baseline":
+        return "random weights" if config.model.shape else "before training"
+    return f"after {of.upper()}"
 
 
 def _some(file: Path, count: int) -> list[SampleRecord]:
