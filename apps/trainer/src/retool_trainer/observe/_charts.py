@@ -50,7 +50,7 @@ _CHARTS = (
         ("policy/clip_fraction", "policy/correction_bound"),
     ),
     _Chart("RL: policy", "rl", "Gradient norm", ("grad_norm",)),
-    _Chart("RL: policy", "rl", "Learning rate", ("learning_rate", "learning_rate/muon")),
+    _Chart("RL: policy", "rl", "Learning rate", ("learning_rate",)),
     _Chart(
         "RL: engine and schedule",
         "rl",
@@ -64,7 +64,7 @@ _CHARTS = (
         "Staleness",
         ("schedule/staleness_mean", "schedule/staleness_max"),
     ),
-    _Chart("RL: engine and schedule", "rl", "Queue", ("schedule/queue", "schedule/dropped_stale")),
+    _Chart("RL: engine and schedule", "rl", "Queue", ("schedule/queue",)),
     _Chart("RL: engine and schedule", "rl", "Time of a step", ("time/<phase>_s",), "stack"),
     _Chart(
         "RL: engine and schedule",
@@ -79,7 +79,7 @@ _CHARTS = (
     _Chart("RL: engine and schedule", "rl", "Memory", ("memory/<process>_mib",)),
     _Chart("SFT", "sft", "Loss", ("loss", "loss/heldout")),
     _Chart("SFT", "sft", "Gradient norm", ("grad_norm",)),
-    _Chart("SFT", "sft", "Learning rate", ("learning_rate", "learning_rate/muon")),
+    _Chart("SFT", "sft", "Learning rate", ("learning_rate",)),
     _Chart("SFT", "sft", "Speed", ("throughput/tokens_per_s",)),
 )
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import psutil
+
 from retool_data import Problem
 from retool_trainer.algorithms import make_token_loss
 from retool_trainer.config import RlConfig
@@ -59,6 +61,8 @@ def run_rl(context: Context) -> None:
                 with schedule.syncing():
                     values["engine/probe_gap"] = sync.publish(step)
                 values["engine/weight_version"] = step
+                values["engine/restarts"] = context.workers.servers.num_restarts
+                values["memory/driver_mib"] = psutil.Process().memory_info().rss / 2**20
                 now_s = time.monotonic()
                 step_s = now_s - step_began_s
                 values |= {
