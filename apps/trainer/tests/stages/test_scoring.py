@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from retool_data import Problem
 from retool_reward import Grade, Reason
 from retool_rollout import CallRecord, Status, StopReason, Trajectory, TurnRecord
-from retool_trainer.config import LimitsConfig, OverlongConfig, RewardConfig, RlConfig
+from retool_trainer.commands.run import quickstart_config
+from retool_trainer.config import (
+    LimitsConfig,
+    OverlongConfig,
+    RewardConfig,
+    RlConfig,
+    load_config,
+)
+from retool_trainer.stages import _evaluate
 from retool_trainer.stages._scoring import score, shuffled, to_records, with_advantages
-from retool_trainer.workers import GradedGroup, GradedSample
+from retool_trainer.workers import GradedGroup, GradedSample, RolloutStats
 
 
 def trajectory(
@@ -143,3 +154,26 @@ def test_shuffled_rewards_are_the_same_ones_in_other_places() -> None:
     assert pool(mixed) == pool(groups)
     assert [g.rewards for g in mixed] != [g.rewards for g in groups]
     assert [g.rewards for g in mixed] == [g.rewards for g in shuffled(groups, seed=1)]
+
+
+def test_an_evaluation_pays_the_reward_that_training_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: dict[str, float] = {}
+    context: Any = SimpleNamespace(
+        config=load_config(quickstart_config(), ["rl.reward.preset=outcome"]),
+        folder=None,
+        decode=None,
+        workers=SimpleNamespace(
+            collect=lambda _: (
+                [group((trajectory(calls=[True]), True))],
+                RolloutStats(wall_time_s=1.0, num_sampled_tokens=3),
+            )
+        ),
+        observer=SimpleNamespace(
+            work=lambda *_, **__: nullcontext(lambda _: None),
+            evaluation=lambda of, step, values: logged.update(values),
+        ),
+    )
+    monkeypatch.setattr(_evaluate, "data_file", lambda *_: None)
+    monkeypatch.setattr(_evaluate, "read_records", lambda *_: [])
+    _evaluate.evaluate(context, "rl", step=1, keep=False)
+    assert logged["eval/greedy/reward"] == 1.0  # retool would add a bonus for the call

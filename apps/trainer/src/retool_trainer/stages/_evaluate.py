@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from retool_data import Problem
-from retool_reward import count_tool_turns, shape
-from retool_trainer.config import EvaluationSet
-from retool_trainer.observe import SampleRecord, avg_at_n, make_record, pass_at_k
+from retool_trainer.config import EvaluationSet, RewardConfig
+from retool_trainer.observe import SampleRecord, avg_at_n, pass_at_k
 from retool_trainer.run_folder import write_json
-from retool_trainer.workers import GradedGroup, RolloutRequest
+from retool_trainer.workers import RolloutRequest
 
 from ._context import Context
 from ._prepare import data_file, read_records
+from ._scoring import score, to_records
 
 
 def evaluate(context: Context, of: str, *, step: int = 0, keep: bool = True) -> dict[str, Any]:
@@ -30,6 +30,8 @@ def evaluate(context: Context, of: str, *, step: int = 0, keep: bool = True) -> 
         Metrics by set: `{"heldout": {"accuracy": ..., ...}}`.
     """
     results: dict[str, Any] = {}
+    rl = context.config.rl
+    rewards = rl.reward if rl else RewardConfig()
     for chosen in context.config.evaluation.sets:
         if not (keep or chosen.during_training):
             continue
@@ -47,11 +49,8 @@ def evaluate(context: Context, of: str, *, step: int = 0, keep: bool = True) -> 
                 )
             )
             done(len(problems))
-        records = [
-            _record(context, group, index, sample, step)
-            for index, group in enumerate(groups)
-            for sample in range(len(group.samples))
-        ]
+        scored = [score(group, rewards, context.config.limits) for group in groups]
+        records = to_records(scored, step, context.decode)
         results[chosen.name] = _measure(chosen, records) | {
             "wall_time_s": round(stats.wall_time_s, 2)
         }
@@ -67,26 +66,6 @@ def evaluate(context: Context, of: str, *, step: int = 0, keep: bool = True) -> 
     if keep:
         write_json(context.folder.evaluations / f"{of}.json", results)
     return results
-
-
-def _record(
-    context: Context, group: GradedGroup, index: int, sample: int, step: int
-) -> SampleRecord:
-    graded = group.samples[sample]
-    trajectory = graded.trajectory
-    calls = [call for turn in trajectory.turns for call in turn.calls]
-    reward = shape(graded.grade.correct, count_tool_turns(calls), trajectory.status)
-    return make_record(
-        trajectory,
-        step=step,
-        group=index,
-        sample=sample,
-        gold=group.problem.gold or "",
-        decode=context.decode,
-        correct=graded.grade.correct,
-        reward=reward.total,
-        reward_components=dict(reward.components),
-    )
 
 
 def _measure(chosen: EvaluationSet, records: Sequence[SampleRecord]) -> dict[str, Any]:
