@@ -72,6 +72,8 @@ async def open_engine(
             folder,
             max_concurrency=config.engine.max_concurrency,
             max_model_len=config.engine.max_model_len,
+            # A step may have to wait for a call that takes its whole time, and for its repetitions.
+            step_timeout_s=120.0 + 3 * config.sandbox.wall_time_s,
         )
         async with engine:
             yield EngineHandle(embedded=engine)
