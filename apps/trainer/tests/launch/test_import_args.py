@@ -102,6 +102,12 @@ def test_an_unknown_flag_is_shown_and_not_swallowed() -> None:
         ("--lr 1e-6", "--lr fast", "--lr fast"),
         ("--global-batch-size 256", "--global-batch-size 100", "does not divide 256 samples"),
         ("--actor-num-gpus-per-node 8", "--actor-num-gpus-per-node 6", "no multiple of TP x PP"),
+        ("--global-batch-size 256", "--global-batch-size 0", "1 or more"),
+        ("--tensor-model-parallel-size 4", "--tensor-model-parallel-size 0", "1 or more"),
+        ("--rollout-num-gpus-per-engine 4", "--rollout-num-gpus-per-engine 0", "1 or more"),
+        ("--actor-num-nodes 1", "--actor-num-nodes 0", "1 or more"),
+        ("--hf-checkpoint runs/sft/hf", "", "no --hf-checkpoint"),
+        ("--lr 1e-6", '--lr "1e-6', "not a shell script: No closing quotation"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_named(old: str, new: str, expected: str) -> None:
@@ -120,6 +126,62 @@ def test_colocated_scripts_share_the_devices() -> None:
     assert config.engine.colocated
     assert config.devices_per_node == 8
     assert config.engine.replicas == 2
+
+
+def test_only_a_script_that_speaks_of_npus_is_for_npus() -> None:
+    gpus = RL.replace("NPUs", "GPUs").replace("export HCCL_HOST_SOCKET_PORT_RANGE=60000-60050", "")
+    assert "--input-key" in gpus  # which has the letters n, p, u in it
+    assert _converted(gpus).platform == "cuda"
+    assert _converted(RL).platform == "npu"
+
+
+def test_a_command_substitution_does_not_end_an_array() -> None:
+    flags = dict(flags_of("A=(\n --save runs/$(date +%F)/x\n --save-interval 20\n)\nB=(--lr 1)\n"))
+    assert flags["--save-interval"] == ["20"]
+    assert flags["--lr"] == ["1"]
+
+
+def test_partial_rollouts_come_with_the_schedule_that_has_them() -> None:
+    schedule = convert([RL.replace("--balance-data", "--partial-rollout")]).tree["rl"]["schedule"]
+    assert schedule == {"partial_rollouts": True, "kind": "async"}
+    _converted(RL.replace("--balance-data", "--partial-rollout"))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("reinforce_plus_plus", ("reinforce_pp", "clip")),
+        ("reinforce_plus_plus_baseline", ("reinforce_pp_baseline", "clip")),
+        ("gspo", ("grpo", "gspo")),
+    ],
+)
+def test_every_estimator_becomes_the_one_of_its_name(theirs: str, ours: tuple[str, str]) -> None:
+    rl = _converted(RL.replace("estimator grpo", f"estimator {theirs}")).rl
+    assert rl is not None
+    assert (rl.advantage, rl.loss) == ours
+
+
+def test_flags_of_rl_in_an_sft_script_are_said_to_be_gone() -> None:
+    text = SFT.replace("--num-epoch 3", "--num-epoch 3 --num-rollout 500 --n-samples-per-prompt 1")
+    assert _converted(text).rl is None
+    assert "--num-rollout" in convert([text]).gone
+    both = convert([text, RL])
+    assert both.tree["rl"]["steps"] == 400
+
+
+def test_what_is_no_script_is_answered_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "train.sh"
+    file.write_bytes(b"\x7fELF\xd0")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "apps" / "trainer"), "import-args", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_the_command_writes_a_config_that_plan_accepts(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         texts = [path.read_text(encoding="utf-8") for path in args.scripts]
         converted = convert(texts, name=args.name)
         RunConfig.model_validate(converted.tree)
-    except (OSError, ImportArgsError) as error:
+    except (OSError, UnicodeDecodeError, ImportArgsError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     except ValidationError as error:

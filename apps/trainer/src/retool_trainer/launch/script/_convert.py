@@ -46,6 +46,13 @@ class _Script:
         except ValueError as error:
             raise ImportArgsError(f"{flag} {' '.join(values)}: {error}") from error
 
+    def count(self, flag: str, default: int) -> int:
+        """A number that others are divided by."""
+        number: int = self.value(flag, default)
+        if number < 1:
+            raise ImportArgsError(f"{flag} {number}: it has to be 1 or more")
+        return number
+
 
 def convert(texts: Sequence[str], *, name: str = "imported") -> Converted:
     """Convert an SFT script, an RL script, or one of each.
@@ -55,7 +62,7 @@ def convert(texts: Sequence[str], *, name: str = "imported") -> Converted:
         name: For the configuration.
 
     Raises:
-        ImportArgsError: Two scripts of one stage, or a value that makes no sense.
+        ImportArgsError: Two scripts of one stage, a value that makes no sense, or no script at all.
     """
     scripts = [_read(text) for text in texts]
     stages = sorted((script.stage for script in scripts), key=["sft", "rl"].index)
@@ -63,7 +70,7 @@ def convert(texts: Sequence[str], *, name: str = "imported") -> Converted:
         raise ImportArgsError(f"two scripts for the stage {stages[0]}; give one of each")
     scripts.sort(key=lambda script: ["sft", "rl"].index(script.stage))
     tree: dict[str, Any] = {"name": name, "stages": stages}
-    npu = any(re.search(r"ASCEND|HCCL|npu", text) for text in texts)
+    npu = any(re.search(r"ASCEND|HCCL|\bnpu|NPU", text) for text in texts)  # not in --input-key
     tree["platform"] = "npu" if npu else "cuda"
     # Both examples train and serve in bf16, and have no flag that says so.
     _put(tree, "policy.dtype", "bfloat16")
@@ -82,6 +89,9 @@ def convert(texts: Sequence[str], *, name: str = "imported") -> Converted:
             elif isinstance(rule, Key):
                 if flag in {"--hf-checkpoint", "--save-interval"}:
                     continue  # below, as the other script matters
+                if script.stage == "sft" and rule.key.startswith("rl."):
+                    gone.setdefault(flag, "SFT has none; RL's are read from an RL script")
+                    continue
                 value = script.one(flag, rule.convert)
                 _put(tree, rule.key.format(stage=script.stage), value)
         _optimizer(tree, script)
@@ -92,13 +102,21 @@ def convert(texts: Sequence[str], *, name: str = "imported") -> Converted:
             _rl(tree, script)
             _evaluation(tree, script)
     _layout(tree, {script.stage: script for script in scripts})
-    if tree.get("rl", {}).get("advantage") == "gspo":
-        tree["rl"] |= {"advantage": "grpo", "loss": "gspo"}
+    rl = tree.get("rl", {})
+    if rl.get("advantage") == "gspo":
+        rl |= {"advantage": "grpo", "loss": "gspo"}
+    if rl.get("schedule", {}).get("partial_rollouts"):
+        rl["schedule"]["kind"] = "async"  # the kind that interrupts trajectories
+    if "model" not in tree:
+        raise ImportArgsError("no --hf-checkpoint in any argument array or call of train.py")
     return Converted(tree=tree, gone=gone, unknown=tuple(unknown))
 
 
 def _read(text: str) -> _Script:
-    flags = dict(flags_of(text))  # the last one wins, as in argparse
+    try:
+        flags = dict(flags_of(text))  # the last one wins, as in argparse
+    except ValueError as error:
+        raise ImportArgsError(f"not a shell script: {error}") from error
     stage = "sft" if flags.get("--loss-type") == ["sft_loss"] else "rl"
     return _Script(stage=stage, flags=flags)
 
@@ -156,7 +174,7 @@ def _rl(tree: dict[str, Any], script: _Script) -> None:
     prompts = script.value("--rollout-batch-size", 32)
     _put(tree, "rl.prompts_per_step", prompts)
     samples = prompts * script.value("--n-samples-per-prompt", 8)
-    batch = script.value("--global-batch-size", samples)
+    batch = script.count("--global-batch-size", samples)
     if samples % batch:
         raise ImportArgsError(f"--global-batch-size {batch} does not divide {samples} samples")
     _put(tree, "rl.minibatches", samples // batch)
@@ -199,11 +217,18 @@ def _evaluation(tree: dict[str, Any], script: _Script) -> None:
 
 def _layout(tree: dict[str, Any], scripts: Mapping[str, _Script]) -> None:
     policy = tree["policy"]
+    for script in scripts.values():
+        for flag in (
+            "--tensor-model-parallel-size",
+            "--pipeline-model-parallel-size",
+            "--rollout-num-gpus-per-engine",
+        ):
+            script.count(flag, 1)
     width = policy.get("tensor_parallel", 1) * policy.get("pipeline_parallel", 1)
     parallel: dict[str, int] = {}
     for stage, script in scripts.items():
-        nodes = script.value("--actor-num-nodes", 1)
-        actors = nodes * script.value("--actor-num-gpus-per-node", 8)
+        nodes = script.count("--actor-num-nodes", 1)
+        actors = nodes * script.count("--actor-num-gpus-per-node", 8)
         if actors % width:
             raise ImportArgsError(
                 f"the {stage} script's {actors} actor devices are no multiple of TP x PP = {width}"

@@ -44,9 +44,7 @@ def _kl(text: str) -> str:
 
 
 def _advantage(text: str) -> str:
-    return {"reinforce_plus_plus": "reinforce_pp", "reinforce_plus_plus_baseline": "rloo"}.get(
-        text, text
-    )
+    return text.replace("reinforce_plus_plus", "reinforce_pp")
 
 
 _SHAPE = Gone(why="read from the checkpoint's config.json; a disagreement is an error")
@@ -91,7 +89,9 @@ FLAGS: Mapping[str, Key | Layout | Gone] = {
         key="rl.dynamic_sampling", convert=_yes, note="on; rl.max_extra_batches bounds it"
     ),
     "--dynamic-sampling-filter-path": Key(key="rl.dynamic_sampling", convert=_yes),
-    "--partial-rollout": Key(key="rl.schedule.partial_rollouts", convert=_yes),
+    "--partial-rollout": Key(
+        key="rl.schedule.partial_rollouts", convert=_yes, note="with rl.schedule.kind: async"
+    ),
     "--rollout-function-path": Gone(why="`stages` names what runs"),
     "--custom-generate-function-path": Gone(why="the multi-turn loop is retool-rollout's"),
     "--custom-rm-path": Layout(key="rl.reward.preset", note="`slime`, the same reward"),

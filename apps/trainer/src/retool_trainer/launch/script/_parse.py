@@ -14,6 +14,9 @@ def flags_of(text: str) -> list[tuple[str, list[str]]]:
 
     Flags of other programs (`ray start --head`, `ray job submit`) are left out. A variable is
     replaced where the script assigns it plainly; others stay as they are written.
+
+    Raises:
+        ValueError: The script is not one, e.g. a quote is never closed.
     """
     lines = _logical_lines(text)
     variables = _assignments(lines)
@@ -64,9 +67,19 @@ def _regions(lines: list[str]) -> list[str]:
                 if call:
                     found.append(call[1])
                 continue
-        body, closed, _ = line.partition(")")
+        body, closed = _up_to_the_end(line)
         inside.append(body)
         if closed:
             found.append(" ".join(inside))
             inside = None
     return found
+
+
+def _up_to_the_end(line: str) -> tuple[str, bool]:
+    """What a line has of an array, and whether the array ends there: `$(date)` does not end it."""
+    depth = 0
+    for at, character in enumerate(line):
+        if character == ")" and depth == 0:
+            return line[:at], True
+        depth += (character == "(") - (character == ")")
+    return line, False
