@@ -12,7 +12,7 @@ from ._node import Kind, Node, differential_of, factors_of
 
 _INSTANCES = (2, 3, 5, 8, 13)
 _DIGITS = 30
-_ALMOST_ZERO = 1e-20
+_ALMOST_ZERO, _HUGE = 1e-20, 1e20
 
 
 class NotSymbolic(ValueError):  # noqa: N818 - a question's answer, not a fault
@@ -78,14 +78,16 @@ def _decimal(end: Any) -> str:
 def _agree(mine: Any, theirs: Any) -> bool | None:
     """Compare two numbers digit by digit: of a difference near zero, sympy wants every digit.
 
-    Their size is nothing that a float could hold. What is almost zero is compared only in closed
-    form: of a sum or an integral it may be noise.
+    Their size is nothing that a float could hold. What is almost zero or huge is compared only in
+    closed form: of a sum or an integral it has few right digits, or none.
     """
     a, b = mine.evalf(_DIGITS), theirs.evalf(_DIGITS)
     if not all(value.is_number and value.is_finite for value in (a, b)):
         return None
     gap, *sizes = (abs(value).evalf(_DIGITS) for value in (a - b, a, b))
-    if max(sizes) < _ALMOST_ZERO and any(side.atoms(*_unevaluated()) for side in (mine, theirs)):
+    if not _ALMOST_ZERO < max(sizes) < _HUGE and any(
+        side.atoms(*_unevaluated()) for side in (mine, theirs)
+    ):
         return None
     return bool(gap <= max(sizes) * 1e-20)
 
