@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from ._extract import extract
-from ._grade import DEFAULT_CONFIG, decide_here, grade_of_asked, grade_of_verdict
+from ._grade import DEFAULT_CONFIG, decide_here, gold_text, grade_of_asked, grade_of_verdict
 from ._own_text import own_text
 from ._pool import Asked, GraderError, Pool
 from ._types import Answer, Gold, Grade, GradeConfig, Reason
@@ -104,7 +104,7 @@ class AsyncGrader:
                 if pred is None:
                     grades[index] = _no_answer(started)
                 else:
-                    questions.append((index, pred, str(gold)))
+                    questions.append((index, pred, gold_text(gold)))
             # The workers start on what is theirs while this process does the rest.
             questions.sort(key=lambda question: _ease(question[1], question[2]))
             async for index, pred, gold in _in_slices(questions, end):

@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 import time
+from numbers import Number
 
 from ._budget import OverBudget, budget
 from ._equal import Verdict, compare_texts
@@ -49,7 +50,16 @@ def grade(answer: Answer, gold: Gold, config: GradeConfig = DEFAULT_CONFIG) -> G
     pred = extract(own_text(answer), config)
     if pred is None:
         return _verdict(started, False, None, Reason.NO_ANSWER, "extract")
-    return grade_extracted(pred, str(gold), config, started)
+    return grade_extracted(pred, gold_text(gold), config, started)
+
+
+def gold_text(gold: object) -> str:
+    """Return a gold as text; empty, which no verdict can be given on, for what is no gold.
+
+    A data set may hold a null, a list or NaN, whose names must not be compared with an answer.
+    """
+    is_gold = isinstance(gold, str | Number) and not isinstance(gold, bool) and gold == gold
+    return str(gold) if is_gold else ""
 
 
 def grade_extracted(pred: str, gold: str, config: GradeConfig, started: float) -> Grade:
