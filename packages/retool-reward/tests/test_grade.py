@@ -2,12 +2,22 @@
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retool_reward import GradeConfig, Multiple, Reason, Span, Speaker, grade, spans_of_tokens
+from retool_reward import (
+    AsyncGrader,
+    GradeConfig,
+    Multiple,
+    Reason,
+    Span,
+    Speaker,
+    grade,
+    spans_of_tokens,
+)
 
 SAME = [
     ("7,425,000", "7425000"),
@@ -174,6 +184,11 @@ def test_spans_decide_who_spoke() -> None:
         grade(["text"], "42")  # type: ignore[list-item]
 
 
+def test_a_tag_cut_between_two_spans_of_the_policy_is_a_tag() -> None:
+    assert grade([Span("<co"), Span("de># \\boxed{42}</code>")], "42").correct is False
+    assert grade([Span("\\box"), Span("ed{42}")], "42").correct is True
+
+
 def test_a_mask_makes_spans() -> None:
     ids, mask = [0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 0, 1]
     spans = spans_of_tokens(ids, mask, lambda some: "".join(map(str, some)))
@@ -204,6 +219,14 @@ def test_box_policies() -> None:
 def test_a_gold_that_cannot_be_read_gives_no_verdict(gold: str) -> None:
     found = grade(r"\boxed{7}", gold)
     assert found.correct is None
+    assert found.reason is Reason.GOLD_UNPARSABLE
+
+
+@pytest.mark.parametrize("gold", [None, True, math.nan, ["7"], {"answer": 7}, b"7"])
+async def test_what_is_no_gold_gives_no_verdict(gold: Any) -> None:
+    assert grade(r"\boxed{7}", gold).reason is Reason.GOLD_UNPARSABLE
+    async with AsyncGrader() as grader:
+        (found,) = await grader.grade_many([(r"\boxed{7}", gold)])
     assert found.reason is Reason.GOLD_UNPARSABLE
 
 

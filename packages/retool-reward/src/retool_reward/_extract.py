@@ -20,7 +20,10 @@ _JOINT = re.compile(
     r"|\\text\s*\{\s*(?:and|or)?\s*,?\s*\}|[A-Za-z](?:_\{?\w\}?)?\s*=)*"
 )
 _TAGGED = re.compile(r"<answer>((?:(?!</?answer>)[^" + BREAK + r"])*)</answer>", re.IGNORECASE)
-_LEAD = r"(?:(?:so|thus|hence|therefore|then)\b,?[ \t]+)?(?:(?:the|my|our)[ \t]+)?"
+_LEAD = (
+    r"(?:(?:(?:so|thus|hence|therefore|then)\b,?|(?:wait|actually|no),)[ \t]+)?"
+    r"(?:(?:the|my|our)[ \t]+)?"
+)
 _LABEL = re.compile(
     r"(?:^|(?<=[.!?:\n]))[ \t#>*_]*" + _LEAD + r"(?:(?:final|correct)[ \t]+)*"
     r"(?:answer|(?<=correct )(?:option|choice))[ \t*_]*"
@@ -36,7 +39,7 @@ _TAKEN_BACK = (
 # Where a line's answer ends and a remark starts, if that takes nothing of the answer back.
 _REMARK = re.compile(
     r"(?<=[\d})\]$*\"])(?:\. (?!" + _TAKEN_BACK + r"\b)(?:[A-Z][a-z]|I\b)"
-    r"|,? (?:because|since|as)\b)"
+    r"|,? (?:because|since|as)\b|, (?:which|i\.e\.))"
 )
 # `Answer: The largest n is 34` says 34, if nothing in it takes that back.
 _SENTENCE = re.compile(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from ._types import Answer, Span, Speaker
 
@@ -15,8 +15,8 @@ _OUTPUT_TAGS = (
     r"(?:responses?|outputs?|results?))"
 )
 _OUTPUT = re.compile(
-    rf"(?P<open><\s{{0,9}}{_OUTPUT_TAGS}\b[^<>\n]{{0,200}}>|```output\b)"
-    rf"|(?P<close><\s{{0,9}}/\s{{0,9}}{_OUTPUT_TAGS}\s{{0,9}}>)"
+    rf"(?P<open><\s{{0,9}}{_OUTPUT_TAGS}\b[^<>\n]{{0,200}}>|```output\b|<｜tool▁outputs▁begin｜>)"
+    rf"|(?P<close><\s{{0,9}}/\s{{0,9}}{_OUTPUT_TAGS}\s{{0,9}}>|<｜tool▁outputs▁end｜>)"
     r"|(?P<fence>```)",
     re.IGNORECASE,
 )
@@ -30,9 +30,24 @@ _CLOSE_CALL = {
         for name in ("code", "tool_call", "function_call")
     },
 }
-# A role header in a string starts another's message; the assistant's gives the word back.
-_ROLE = re.compile(r"<\|im_start\|>[ \t]*(\w+)[ \t]*\n?")
-_CONTROL = re.compile(r"<\|[a-z_]{1,30}\|>|</s>|<eos>|<end_of_turn>")
+# Calls between control tokens: of Llama, DeepSeek and Kimi.
+_TOKEN_CALL = re.compile(
+    r"<[|｜](?:python_tag|tool[▁_]calls?(?:_section)?[▁_]begin)[|｜]>.*?"
+    r"(?:<[|｜](?:e[om][mt]_id|tool[▁_]calls?(?:_section)?[▁_]end)[|｜]>|\Z)",
+    re.DOTALL,
+)
+# A role header in a string starts another's message; the policy's gives the word back. These are
+# of ChatML, Llama, Gemma, Harmony, and of GLM, Phi and DeepSeek.
+_ROLE = re.compile(
+    r"<\|im_start\|>[ \t]*(\w+)[ \t]*\n?"
+    r"|<\|start_header_id\|>[ \t]*(\w+)[ \t]*<\|end_header_id\|>"
+    r"|<start_of_turn>[ \t]*(\w+)"
+    r"|<\|start\|>[ \t]*(\w+)"
+    r"|<[|｜](system|user|assistant|tool|observation)[|｜]>",
+    re.IGNORECASE,
+)
+_OWN_ROLES = frozenset({"assistant", "model"})
+_CONTROL = re.compile(r"<[|｜](?!tool▁outputs▁)[a-z_▁]{1,30}[|｜]>|</s>|<eos>|<end_of_turn>")
 
 
 def own_text(answer: Answer) -> str:
@@ -50,36 +65,35 @@ def own_text(answer: Answer) -> str:
     """
     if isinstance(answer, str):
         return _strip(answer)
-    parts: list[str] = []
-    for span in answer:
+    spans = list(answer)
+    for span in spans:
         if not isinstance(span, Span):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"an answer is a str or a sequence of Span, got an item {span!r}")
-        if span.speaker == Speaker.POLICY:
-            parts.append(_strip(span.text))
-        elif parts and parts[-1] != BREAK:
-            parts.append(BREAK)
-    return "".join(parts)
+    # Spans of the policy that touch are one text: a tag may be cut between them.
+    turns = groupby(spans, key=lambda span: span.speaker == Speaker.POLICY)
+    parts = (_strip("".join(span.text for span in turn)) if own else BREAK for own, turn in turns)
+    return "".join(parts).lstrip(BREAK)
 
 
 def _strip(text: str) -> str:
     if BREAK in text:
         text = text.replace(BREAK, " ")
     if "<" in text:
-        if "<|im_start|>" in text:
-            text = _assistant_messages(text)
-        text = _CONTROL.sub("", text)
+        text = _CONTROL.sub("", _TOKEN_CALL.sub(BREAK, _own_messages(text)))
     if "<" not in text and "```" not in text:
         return text
     return _without_calls(_without_outputs(text))
 
 
-def _assistant_messages(text: str) -> str:
-    pieces = _ROLE.split(text)
-    kept = [pieces[0]]
-    for role, body in zip(pieces[1::2], pieces[2::2], strict=True):
-        kept.append(BREAK)
-        if role == "assistant":
-            kept.append(body)
+def _own_messages(text: str) -> str:
+    headers = list(_ROLE.finditer(text))
+    if not headers:
+        return text
+    kept = [text[: headers[0].start()]]
+    ends = [*(header.start() for header in headers[1:]), len(text)]
+    for header, end in zip(headers, ends, strict=True):
+        role = header[header.lastindex or 0].casefold()
+        kept += [BREAK, text[header.end() : end] if role in _OWN_ROLES else ""]
     return "".join(kept)
 
 
