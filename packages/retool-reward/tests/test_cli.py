@@ -53,6 +53,38 @@ def test_bad_rows_are_named_and_the_rest_is_graded(
         assert f"{rows}:{line}:" in captured.err
 
 
+def test_rows_that_python_cannot_read_are_bad_rows(
+    rows: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with rows.open("a") as file:
+        file.write("[" * 100_000 + "\n")
+        file.write('{"prediction_text": "x", "gold": ' + "9" * 5_000 + "}\n")
+    assert main(["grade", str(rows), "--json"]) == 1
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == len(ROWS)
+    assert f"{rows}:5:" in captured.err
+    assert f"{rows}:6:" in captured.err
+
+
+def test_half_a_surrogate_pair_is_printed_as_it_came(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"prediction_text": "\ud800 \\boxed{1}", "gold": "1"}
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row))
+    assert main(["grade", str(file), "--json"]) == 0
+    out = capsys.readouterr().out
+    assert out.encode()
+    assert json.loads(out) == {**row, "correct": True, "pred": "1", "reason": "match"}
+
+
+@pytest.mark.parametrize("workers", ["0", "257", "two"])
+def test_a_bad_count_of_workers_is_a_usage_error(workers: str, rows: Path) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["grade", str(rows), "--workers", workers])
+    assert stop.value.code == 2
+
+
 def test_a_file_that_is_not_there_is_a_usage_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

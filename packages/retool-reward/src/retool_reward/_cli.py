@@ -19,6 +19,7 @@ from ._grade import close_shared_pools
 from ._types import Grade, GradeConfig, Multiple
 
 _CHUNK = 256
+_MAX_WORKERS = 256
 _DEADLINE_S = 3_600.0
 _OK, _BAD_ROWS, _USAGE = 0, 1, 2
 
@@ -57,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     grade.add_argument(
         "--json", action="store_true", help="print every row with correct, pred and reason added"
     )
-    grade.add_argument("--workers", type=int, default=2, help="processes for hard answers (2)")
+    grade.add_argument("--workers", type=_count, default=2, help="processes for hard answers (2)")
     grade.add_argument(
         "--multiple",
         choices=[policy.value for policy in Multiple],
@@ -94,6 +95,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MAX_WORKERS:
+        raise argparse.ArgumentTypeError(f"must be in 1..{_MAX_WORKERS}, got {text!r}")
+    return int(text)
+
+
 # --- grade ---
 
 
@@ -127,7 +134,7 @@ def _read(file: Path) -> tuple[list[_Row], list[str]]:
                 continue
             try:
                 fields = json.loads(line)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:  # also for a number of 4,300 digits
                 problems.append(f"{number}: no JSON: {error}")
                 continue
             problem = _problem(fields)
@@ -168,10 +175,16 @@ async def _grade_rows(
                 for row, found in zip(chunk, grades, strict=True):
                     counts[found.reason.value] += 1
                     if as_json:
-                        print(json.dumps({**row.fields, **_added(found)}, ensure_ascii=False))
+                        print(_as_json({**row.fields, **_added(found)}))
                 if progress is not None and task is not None:
                     progress.advance(task, len(chunk))
     return counts
+
+
+def _as_json(fields: dict[str, Any]) -> str:
+    """Return one line of JSON; half a surrogate pair, which no stream takes, stays escaped."""
+    line = json.dumps(fields, ensure_ascii=False)
+    return line.encode("utf-8", "backslashreplace").decode()
 
 
 def _added(found: Grade) -> dict[str, Any]:
