@@ -126,6 +126,17 @@ async def test_success_gated_rewards_right_samples_of_mixed_groups() -> None:
     assert normalised[0] > normalised[1] > 0 > normalised[2]
 
 
+async def test_success_gated_zeroes_what_was_truncated_in_the_group_too() -> None:
+    args = SimpleNamespace(
+        **{**vars(ARGS), "reward_preset": "success_gated", "reward_truncated": "zero"}
+    )
+    samples = [Sample("\\boxed{1}", "1", status=Status.TRUNCATED), Sample("\\boxed{1}", "1")]
+    for sample in samples:
+        sample.reward = await slime.reward_func(args, sample)
+    raw, _ = slime.post_process_rewards(args, samples)
+    assert raw == [sample.reward["score"] for sample in samples] == [0.0, 1.0]
+
+
 async def test_verl_gets_a_mapping_and_no_silent_zero() -> None:
     info = {"calls": [call("print(1)")], "num_turns": 4}
     result = await verl.compute_score("math", "Answer: \\boxed{3}", "3", extra_info=info)

@@ -129,7 +129,7 @@ def test_other_presets_do_not_look_at_the_group(group: list[Sample]) -> None:
 @dataclass(frozen=True)
 class Record:
     name: str
-    arguments: object
+    arguments: str | dict[str, str] | None
     ok: bool
     outcome: str = field(default="ok")
 

@@ -100,7 +100,7 @@ def post_process_rewards(
         if not kept:
             continue
         if preset == "success_gated":
-            rewards = _regroup([samples[index] for index in kept])
+            rewards = _regroup(args, [samples[index] for index in kept])
         else:
             rewards = [_score_of(samples[index], args) for index in kept]
         mean = statistics.fmean(rewards)
@@ -119,7 +119,7 @@ def _score_of(sample: Any, args: Any) -> float:
     return float(reward)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _regroup(samples: Sequence[Any]) -> list[float]:
+def _regroup(args: Any, samples: Sequence[Any]) -> list[float]:
     group = [
         Sample(
             correct=sample.reward["acc"],
@@ -128,4 +128,6 @@ def _regroup(samples: Sequence[Any]) -> list[float]:
         )
         for sample in samples
     ]
-    return [reward.total or 0.0 for reward in shape_group(group, "success_gated")]
+    truncated = getattr(args, "reward_truncated", "grade")
+    rewards = shape_group(group, "success_gated", truncated=truncated)
+    return [reward.total or 0.0 for reward in rewards]
