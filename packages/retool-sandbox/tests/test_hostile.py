@@ -125,6 +125,12 @@ ATTACKS = {
     ),
     "stops its supervisor": "import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)\nos.kill(1, 19)",
     "traces the sibling": "import ctypes\nprint(ctypes.CDLL(None).ptrace(16, {sibling}, 0, 0))",
+    "kills itself by a timer": (
+        "import ctypes, struct, time\nlibc = ctypes.CDLL(None)\nmade = ctypes.c_void_p()\n"
+        "event = struct.pack('Pii48x', 0, 9, 0)\n"
+        "assert libc.timer_create(1, event, ctypes.byref(made)) == 0\n"
+        "libc.timer_settime(made, 0, struct.pack('4l', 0, 0, 0, 10**6), None)\ntime.sleep(2)"
+    ),
     "limits the sibling": "import resource\nresource.prlimit({sibling}, resource.RLIMIT_NOFILE, (0, 0))",
     "raises its own limit": (
         "import resource\nresource.setrlimit(resource.RLIMIT_AS, (-1, -1))\nx = bytearray(10**10)"
