@@ -2,7 +2,8 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from retool_data import _extras, load, load_packs, load_samples
 from retool_data._cli import main
-from retool_data._commands import open_rendering
+from retool_data._extras import open_rendering
+from retool_data._stats import summarise
 
 Run = Callable[..., tuple[int, dict[str, Any], str]]
 
@@ -135,6 +137,11 @@ def test_lint_without_a_file_says_what_it_needs(run: Run) -> None:
     assert "lint needs a file" in errors
 
 
+def test_percentiles_are_the_nearest_rank() -> None:
+    shown = summarise(list(range(1, 11)))
+    assert (shown["p50"], shown["p90"], shown["p99"]) == (5, 9, 10)
+
+
 def test_stats_count_records(run: Run, chats: Path) -> None:
     _, summary, _ = run("stats", chats)
     assert summary["rows"] == 1
@@ -165,23 +172,108 @@ def test_a_missing_sibling_names_its_extra(
 
 def test_validate_replays_in_the_sandbox(run: Run, chats: Path, tmp_path: Path) -> None:
     pytest.importorskip("retool_sandbox", reason="needs retool-data[sandbox]")
-    from retool_sandbox import IsolationUnavailable
-
     row = json.loads(chats.read_text())
     text = row["messages"][1]["content"].replace("<interpreter>43<", "<interpreter>44<")
     row["messages"][1]["content"] = text
     chats.write_text(json.dumps(row) + "\n")
     out, report = tmp_path / "out.jsonl", tmp_path / "report.json"
-    try:
-        code, summary, _ = run(
-            "validate", chats, "-o", out, "--action", "repair", "--report", report
-        )
-    except IsolationUnavailable as error:
-        pytest.skip(f"no sandbox on this machine: {error}")
+    options = ["-o", out, "--action", "repair", "--report", report]
+    code, summary, errors = run("validate", chats, *options)
+    if "IsolationUnavailable" in errors:
+        pytest.skip(f"no sandbox on this machine: {errors}")
     assert code == 1
     assert summary["outputs"] == {"exact": 1, "mismatch": 1}
     (found,) = json.loads(report.read_text())["findings"]
     assert found["evidence"] == "recorded '44', replayed '43'"
+
+
+@pytest.mark.parametrize("in_group", [False, True])
+def test_a_sandbox_that_does_not_work_ends_with_two_and_says_why(
+    in_group: bool, run: Run, chats: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    sandbox = pytest.importorskip("retool_sandbox", reason="needs retool-data[sandbox]")
+    lost = sandbox.RunLost("killed from outside")
+
+    @asynccontextmanager
+    async def broken(**_: Any) -> AsyncIterator[None]:
+        raise ExceptionGroup("tasks", [lost]) if in_group else lost
+        yield
+
+    monkeypatch.setattr(sandbox, "Sandbox", broken)
+    code, _, errors = run("validate", chats, "-o", tmp_path / "out.jsonl")
+    assert (code, errors) == (2, "retool-data: RunLost: killed from outside\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["-o", "out.csv"], "write to a .jsonl or .parquet file"),
+        (["-o", "nowhere/out.jsonl"], "no folder 'nowhere'"),
+        (["-o", "out.jsonl", "--report", "nowhere/r.json"], "no folder 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_the_work(
+    options: list[str], reason: str, run: Run, chats: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("retool_data._commands.open_executor", None)  # not called
+    code, _, errors = run("validate", chats, *options)
+    assert code == 2
+    assert reason in errors
+
+
+def test_the_benchmark_is_read_by_its_own_columns(run: Run, tmp_path: Path) -> None:
+    source, bench, out = (tmp_path / name for name in ("s.jsonl", "b.jsonl", "o.jsonl"))
+    source.write_text('{"frage": "What is 3 plus 3?", "loesung": "6"}\n')
+    bench.write_text('{"problem": "What is $3$ plus $3$?", "answer": "6"}\n{"problem": "x"}\n')
+    options = ["--map", "prompt=frage", "--map", "label=loesung", "--against", bench, "-o", out]
+    code, summary, errors = run("decontaminate", source, *options)
+    assert (code, summary["contaminated"], summary["bad_benchmark_rows"]) == (1, 1, 1)
+    assert "bad row b.jsonl:2" in errors
+
+
+def test_a_row_that_parquet_cannot_hold_is_a_bad_row_and_the_rest_is_written(
+    run: Run, tmp_path: Path, verl_row: dict[str, Any]
+) -> None:
+    source, out = tmp_path / "rows.jsonl", tmp_path / "out.parquet"
+    other = json.dumps(verl_row).replace('"code": "x', '"query": "x')
+    source.write_text(f"{other}\n{json.dumps(verl_row)}\n")
+    code, summary, errors = run("convert", source, "--to", "verl", "-o", out)
+    assert (code, summary["written"], len(list(load(out)))) == (1, 1, 1)
+    assert "bad row rows.jsonl:1: Parquet would drop" in errors
+
+
+def test_facts_stand_on_one_line_each(tmp_path: Path, capsys: Any) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_text('{"prompt": "One\\ntwo?", "label": "1"}\n')
+    assert main(["load", str(source)]) == 0
+    assert "statement One\\ntwo?, gold 1" in capsys.readouterr().out
+    assert main(["lint", "--codes"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert "warning replay_nondeterministic    two runs of the call print different things" in out
+
+
+def test_a_row_that_cannot_be_tokenised_is_viewed_without_tokens(
+    run: Run, tmp_path: Path, tiny_tokenizer_file: Path, raw_row: dict[str, Any]
+) -> None:
+    pytest.importorskip("retool_rollout", reason="needs retool-data[rollout]")
+    source, page = tmp_path / "rows.jsonl", tmp_path / "page.html"
+    broken = json.dumps(raw_row).replace("<interpreter>42</interpreter>", "")
+    source.write_text(f"{broken}\n{json.dumps(raw_row)}\n")
+    code, summary, errors = run("view", source, "-o", page, "--tokenizer", tiny_tokenizer_file)
+    assert (code, summary["shown"], summary["bad_rows"]) == (1, 2, 1)
+    assert "bad row rows.jsonl:1: turn 1 has text after a call" in errors
+
+
+def test_a_file_of_another_kind_is_named(run: Run, problems: Path, tmp_path: Path) -> None:
+    code, _, errors = run("pack", problems, "--max-tokens", 9, "-o", tmp_path / "o.jsonl")
+    assert code == 2
+    assert "problems.jsonl:1: no token sample; `tokenize` writes them" in errors
+    (tmp_path / "report.json").write_text("[]")
+    options = ["-o", tmp_path / "page.html", "--findings", tmp_path / "report.json"]
+    code, _, errors = run("view", problems, *options)
+    assert code == 2
+    assert "report.json is no --report of" in errors
 
 
 def test_tokenize_pack_lint_stats_and_view(
@@ -216,6 +308,7 @@ def test_tokenize_pack_lint_stats_and_view(
     assert len(list(load_packs(packs))) == 1
     assert run("lint", "--samples", samples)[0] == 0
     assert run("stats", samples)[1]["tokens"]["count"] == 1
+    assert run("stats", packs)[1]["samples_per_pack"]["max"] == 1
     page = tmp_path / "page.html"
     code, summary, _ = run("view", chats, "-o", page, "--tokenizer", tiny_tokenizer_file)
     assert (code, summary["shown"]) == (0, 1)

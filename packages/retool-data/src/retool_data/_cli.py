@@ -3,9 +3,12 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from . import _commands as run
+from ._files import check_target
 from ._write import TARGETS
 
 _EXIT = """\
@@ -18,10 +21,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
+        _check_targets(arguments)
         return command(arguments)
-    except (OSError, ValueError, run.MissingExtraError) as error:
+    except (OSError, ValueError, run.MissingExtraError, run.ExecutorError) as error:
         print(f"retool-data: {error}", file=sys.stderr)
         return 2
+
+
+def _check_targets(arguments: argparse.Namespace) -> None:
+    """Refuse what cannot be written before the work, which may take hours, and not behind it."""
+    output: str | None = getattr(arguments, "output", None)
+    report: str | None = getattr(arguments, "report", None)
+    if output and arguments.command is not run.view_command:
+        check_target(Path(output))
+    for path in (output, report):
+        if path and not Path(path).absolute().parent.is_dir():
+            raise FileNotFoundError(f"no folder {str(Path(path).parent)!r} to write {path!r} into")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 up")
+    return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -31,12 +52,13 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXIT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=version("retool-data"))
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     load = _command(commands, "load", run.load_command, "read a file and say what it is")
     _source(load)
     _output(load, required=False, what="records, as .jsonl or .parquet")
-    load.add_argument("--limit", type=int, help="stop after so many records")
+    load.add_argument("--limit", type=_count, help="stop after so many records")
 
     convert = _command(commands, "convert", run.convert_command, "write rows in another layout")
     _source(convert)
@@ -76,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         default="require",
         help="isolation level asked of the sandbox (default: require)",
     )
-    validate.add_argument("--concurrency", type=int, help="programs at a time (default: CPUs)")
+    validate.add_argument("--concurrency", type=_count, help="programs at a time (default: CPUs)")
     validate.add_argument(
         "--timeout-s", type=float, default=10.0, help="time limit of one call (default: 10)"
     )
@@ -111,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     _source(tokenize)
     _output(tokenize, what="samples, as .parquet or .jsonl")
     _rendering(tokenize, required=True)
-    tokenize.add_argument("--max-tokens", type=int, help="longest sample allowed")
+    tokenize.add_argument("--max-tokens", type=_count, help="longest sample allowed")
     tokenize.add_argument(
         "--too-long",
         choices=("drop", "refuse"),
@@ -128,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     pack = _command(commands, "pack", run.pack_command, "join samples into rows of fixed length")
     pack.add_argument("source", help="samples that `tokenize` wrote")
     _output(pack, what="packs, as .parquet or .jsonl")
-    pack.add_argument("--max-tokens", type=int, required=True, help="length of a row")
+    pack.add_argument("--max-tokens", type=_count, required=True, help="length of a row")
 
     lint = _command(commands, "lint", run.lint_command, "check prompts, rows and masks")
     lint.add_argument("source", nargs="*", help="files, or hub ids")
@@ -140,7 +162,10 @@ def _parser() -> argparse.ArgumentParser:
         help="what the loop stops on and the scorer reads (default: boxed)",
     )
     lint.add_argument(
-        "--dialect", default="hermes", help="what the rows will be rendered in (default: hermes)"
+        "--dialect",
+        choices=("hermes", "retool", "seed"),
+        default="hermes",
+        help="what the rows will be rendered in (default: hermes)",
     )
     lint.add_argument("--samples", help="check the masks of a file that `tokenize` wrote, too")
     lint.add_argument("--codes", action="store_true", help="explain every code, and stop")
@@ -161,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="show the findings of a --report of validate, tokenize or lint; repeatable",
     )
-    view.add_argument("--limit", type=int, default=200, help="rows on the page (default: 200)")
+    view.add_argument("--limit", type=_count, default=200, help="rows on the page (default: 200)")
     return parser
 
 

@@ -15,7 +15,7 @@ from ._console import Console
 from ._convert import convert
 from ._decontaminate import find_contamination, mark_contaminated
 from ._dedupe import DedupeReport, dedupe
-from ._extras import MissingExtraError, Rendering, open_executor, open_rendering
+from ._extras import ExecutorError, MissingExtraError, Rendering, open_executor, open_rendering
 from ._files import write_rows
 from ._findings import CODES, Finding, finding
 from ._frames import with_answer_form
@@ -24,14 +24,15 @@ from ._load import LoadCounts, load
 from ._pack import pack
 from ._records import Problem, Provenance, Trajectory
 from ._replay import validate
-from ._rows import BadRow
+from ._rows import BadRow, Row, read_rows
 from ._samples import TokenSample
-from ._samples_io import load_samples
+from ._samples_io import load_packs, load_samples
 from ._stats import stats, summarise
-from ._tokenize import TokenizeCounts, tokenize, tokenize_all
+from ._tokenize import TokenizeCounts, tokenize_all
 from ._view import write_view
 
 __all__ = [
+    "ExecutorError",
     "MissingExtraError",
     "convert_command",
     "decontaminate_command",
@@ -49,14 +50,14 @@ __all__ = [
 class _Reader:
     """Reads the sources of a command, and keeps what went wrong."""
 
-    def __init__(self, arguments: argparse.Namespace, console: Console) -> None:
+    def __init__(self, arguments: argparse.Namespace, console: Console, **options: Any) -> None:
         self._options: dict[str, Any] = {
             "columns": _columns(arguments.map),
             "shape": arguments.shape,
             "split": arguments.split,
             "config": arguments.config,
             "unique": arguments.unique,
-        }
+        } | options
         self._console = console
         self.counts = LoadCounts()
         self.bad: list[BadRow] = []
@@ -148,6 +149,7 @@ def convert_command(arguments: argparse.Namespace) -> int:
         arguments.to,
         plain=arguments.plain,
         check=not arguments.no_check,
+        parquet=arguments.output.endswith(".parquet"),
         on_bad_row=reader.note,
     )
     written = write_rows(arguments.output, rows)
@@ -223,7 +225,8 @@ def dedupe_command(arguments: argparse.Namespace) -> int:
 def decontaminate_command(arguments: argparse.Namespace) -> int:
     """Find benchmark problems in the rows, and leave them out."""
     console = Console(arguments.json)
-    hidden = _Reader(arguments, console)
+    # The benchmark's files have columns of their own, whatever the source's are called.
+    hidden = _Reader(arguments, console, columns=None, shape=None, config=None)
     benchmark = list(hidden.problems(*arguments.against))
     found = find_contamination(_Reader(arguments, console).problems(arguments.source), benchmark)
     reader = _Reader(arguments, console)
@@ -231,6 +234,7 @@ def decontaminate_command(arguments: argparse.Namespace) -> int:
     written = write_rows(arguments.output, rows)
     summary = reader.summary() | {
         "benchmark": len(benchmark),
+        "bad_benchmark_rows": len(hidden.bad),
         "contaminated": len(found),
         "written": written,
     }
@@ -318,8 +322,10 @@ def lint_command(arguments: argparse.Namespace) -> int:
     """Check prompts, rows and masks."""
     console = Console(arguments.json)
     if arguments.codes:
+        for code, (severity, meaning) in CODES.items():
+            console.line(severity, code, meaning, width=max(map(len, CODES)))
         codes = {code: f"{severity}: {meaning}" for code, (severity, meaning) in CODES.items()}
-        return console.finish(codes, [])
+        return console.finish(codes, []) if arguments.json else 0
     if not arguments.source and not arguments.samples:
         raise ValueError("lint needs a file, or --samples FILE, or --codes")
     reader = _Reader(arguments, console)
@@ -349,16 +355,14 @@ def stats_command(arguments: argparse.Namespace) -> int:
     """Count what a file holds; samples and packs too."""
     console = Console(arguments.json)
     reader = _Reader(arguments, console)
-    if Path(arguments.source).is_file() and _holds_ids(arguments.source):
+    first = next(read_rows(arguments.source), None) if Path(arguments.source).is_file() else None
+    columns = first.value if isinstance(first, Row) else {}
+    if "ids" in columns and "spans" in columns:
         return console.finish(stats(load_samples(arguments.source)), [])
-    return console.finish(stats(reader.records(arguments.source)), reader.bad)
-
-
-def _holds_ids(source: str) -> bool:
-    from ._rows import Row, read_rows
-
-    first = next(iter(read_rows(source)), None)
-    return isinstance(first, Row) and "ids" in first.value and "spans" in first.value
+    if "ids" in columns and "cu_seqlens" in columns:
+        return console.finish(stats(load_packs(arguments.source)), [])
+    summary = stats(reader.records(arguments.source))
+    return console.finish(summary | {"bad_rows": len(reader.bad)}, reader.bad)
 
 
 def view_command(arguments: argparse.Namespace) -> int:
@@ -371,12 +375,11 @@ def view_command(arguments: argparse.Namespace) -> int:
     if arguments.tokenizer:
         rendering = _open_rendering(arguments)
         decode = rendering.decode
-        samples = {row.problem.problem_id: tokenize(row, rendering.dialect) for row in rows}
+        made = tokenize_all(rows, rendering.dialect, on_bad_row=reader.note)
+        samples = {sample.problem_id: sample for sample in made}
     findings = list(lint(rows, dialect=arguments.dialect))
     for path in arguments.findings:
-        held: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        entries: list[Any] = held.get("findings") or held.get("evidence") or []
-        more = [Finding.model_validate(entry) for entry in entries]
+        more = _read_findings(Path(path))
         findings += [found for found in more if found not in findings]
     shown = write_view(
         arguments.output,
@@ -387,6 +390,15 @@ def view_command(arguments: argparse.Namespace) -> int:
         title=Path(arguments.source).name,
     )
     return console.finish(reader.summary() | {"shown": shown}, reader.bad)
+
+
+def _read_findings(path: Path) -> list[Finding]:
+    try:
+        held: Any = json.loads(path.read_text(encoding="utf-8"))
+        entries: list[Any] = held.get("findings") or held.get("evidence") or []
+        return [Finding.model_validate(entry) for entry in entries]
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{path.name} is no --report of validate, tokenize or lint") from error
 
 
 def _dumped(findings: Iterable[Finding]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from ._rows import BadRow
 T = TypeVar("T")
 
 _SHOWN_BAD_ROWS = 20
+_FAULTS = ("bad_rows", "bad_benchmark_rows", "gold_conflicts", "contaminated")
 
 
 class Console:
@@ -42,10 +43,10 @@ class Console:
                 yield row
                 bar.advance(task)
 
-    def line(self, status: str, subject: str, value: object) -> None:
+    def line(self, status: str, subject: str, value: object, *, width: int = 18) -> None:
         """Print one fact, unless JSON is wanted."""
         if not self._json:
-            _say(f"{status:<8}{subject:<18} {value}")
+            _say(f"{status:<8}{subject:<{width}} {value}")
 
     def report(self, path: str | None, content: dict[str, Any]) -> None:
         """Write the evidence to a file, if one is wanted."""
@@ -69,7 +70,7 @@ class Console:
         if len(bad) > _SHOWN_BAD_ROWS:
             _say(f"bad row ... and {len(bad) - _SHOWN_BAD_ROWS} more", sys.stderr)
         if self._json:
-            _say(json.dumps(summary, ensure_ascii=False, indent=2))
+            _say(json.dumps(summary, ensure_ascii=False, indent=2), lines=True)
         else:
             self._print(summary, findings, limit)
         failed = bool(bad) or any(found.severity is Severity.ERROR for found in findings)
@@ -87,8 +88,9 @@ class Console:
             if limit is not None and count > limit:
                 _say(f"        {code}: {count - limit} more (--report FILE has all)")
         for name, value in summary.items():
-            is_fault = name in ("bad_rows", "gold_conflicts", "contaminated") and value
-            self.line("FAIL" if is_fault else "ok", name.replace("_", " "), _shown(value))
+            self.line(
+                "FAIL" if name in _FAULTS and value else "ok", name.replace("_", " "), _shown(value)
+            )
 
 
 def _shown(value: object) -> str:
@@ -97,5 +99,7 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def _say(text: str, stream: TextIO | None = None) -> None:
-    (stream or sys.stdout).write(text + "\n")
+def _say(text: str, stream: TextIO | None = None, *, lines: bool = False) -> None:
+    # A statement or a quoted reply may hold line ends; a fact is one line.
+    line = text if lines else text.replace("\r", "\\r").replace("\n", "\\n")
+    (stream or sys.stdout).write(line + "\n")

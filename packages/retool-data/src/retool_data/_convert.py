@@ -6,6 +6,7 @@ from typing import Any
 from ._embed import embed
 from ._records import Problem, Trajectory
 from ._rows import BadRow, BadRowError
+from ._schemas import LAYOUTS, layout_of, refuse_lost_keys
 from ._shapes import Where, recognise
 from ._write import TARGETS, difference
 
@@ -20,6 +21,7 @@ def convert(
     *,
     plain: bool = False,
     check: bool = True,
+    parquet: bool = False,
     on_bad_row: Callable[[BadRow], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Write records as rows of another layout.
@@ -31,6 +33,7 @@ def convert(
             those cannot hold (source, marks, exact white space), and reading the row gives the
             record back unchanged.
         check: Read every row back and compare; costs about as much as writing.
+        parquet: The rows go to a Parquet file: one that its layout cannot hold cannot be written.
         on_bad_row: Called for a record that cannot be written; without it the first one raises.
 
     Raises:
@@ -46,6 +49,8 @@ def convert(
             row = write(record)
             if check and to != "records":
                 check_row(record, row)
+            if parquet:
+                refuse_lost_keys(row, LAYOUTS[layout_of(row)], "row")
         except ValueError as error:
             bad = BadRow(provenance.source, provenance.row, " ".join(str(error).split()))
             if on_bad_row is None:

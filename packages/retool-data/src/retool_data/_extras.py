@@ -20,6 +20,10 @@ class MissingExtraError(Exception):
     """A command needs a sibling package that is not installed."""
 
 
+class ExecutorError(Exception):
+    """The sandbox did not work; no program's fate."""
+
+
 @asynccontextmanager
 async def open_executor(
     *, isolation: str, concurrency: int | None, timeout_s: float
@@ -28,16 +32,25 @@ async def open_executor(
 
     Raises:
         MissingExtraError: retool-sandbox is not installed.
+        ExecutorError: It did not start, or stopped working.
     """
     try:
-        from retool_sandbox import Limits, Sandbox, code_interpreter
+        from retool_sandbox import Limits, Sandbox, SandboxError, code_interpreter
     except ImportError as error:
         raise MissingExtraError(
             "validate runs programs in retool-sandbox: pip install 'retool-data[sandbox]'"
         ) from error
     limits = Limits(wall_time_s=timeout_s)
-    async with Sandbox(isolation=isolation, concurrency=concurrency, limits=limits) as sandbox:
-        yield cast("Executor", code_interpreter(sandbox))
+    try:
+        async with Sandbox(isolation=isolation, concurrency=concurrency, limits=limits) as sandbox:
+            yield cast("Executor", code_interpreter(sandbox))
+    except (SandboxError, ExceptionGroup) as error:
+        cause: Exception = error
+        while isinstance(cause, ExceptionGroup):
+            cause = cause.exceptions[0]  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+        if not isinstance(cause, SandboxError | TimeoutError):
+            raise
+        raise ExecutorError(f"{type(cause).__name__}: {cause}") from error
 
 
 @dataclass(frozen=True, slots=True)

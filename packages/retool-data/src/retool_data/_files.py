@@ -30,11 +30,19 @@ def write_rows(path: str | Path, rows: Iterable[Record | dict[str, Any]]) -> int
         ValueError: The ending is not known, or a row does not fit a Parquet layout without loss.
     """
     target = Path(path)
-    writers = {".jsonl": _write_jsonl, ".parquet": _write_parquet}
-    if target.suffix not in writers:
-        raise ValueError(f"{target.name}: write to a .jsonl or .parquet file")
+    check_target(target)
     with replacing(target) as temporary:
-        return writers[target.suffix](temporary, rows)
+        return _WRITERS[target.suffix](temporary, rows)
+
+
+def check_target(target: Path) -> None:
+    """Refuse a file that `write_rows` cannot write.
+
+    Raises:
+        ValueError: The ending is not known.
+    """
+    if target.suffix not in _WRITERS:
+        raise ValueError(f"{target.name}: write to a .jsonl or .parquet file")
 
 
 @contextmanager
@@ -96,3 +104,6 @@ def _write_parquet(path: Path, rows: Iterable[Record | dict[str, Any]]) -> int:
         if writer is not None:
             writer.close()
     return count
+
+
+_WRITERS = {".jsonl": _write_jsonl, ".parquet": _write_parquet}

@@ -74,16 +74,16 @@ def summarise(values: Sequence[int]) -> dict[str, float]:
     if not ordered:
         return {"count": 0}
 
-    def at(share: float) -> int:
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    def at(percent: int) -> int:
+        return ordered[-(-percent * len(ordered) // 100) - 1]  # rounded up: the nearest rank
 
     return {
         "count": len(ordered),
         "sum": sum(ordered),
         "mean": round(sum(ordered) / len(ordered), 2),
         "min": ordered[0],
-        "p50": at(0.5),
-        "p90": at(0.9),
-        "p99": at(0.99),
+        "p50": at(50),
+        "p90": at(90),
+        "p99": at(99),
         "max": ordered[-1],
     }
