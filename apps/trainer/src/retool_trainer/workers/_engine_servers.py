@@ -107,11 +107,13 @@ class EngineServers:
             return
         actor: Any = ray.remote(_EngineServerActor)
         self._actors = [
-            actor.options(**option).remote(config, index, str(log_folder / f"vllm-{index}.log"))
+            actor.options(**option).remote(
+                config, index, str(log_folder.absolute() / f"vllm-{index}.log")
+            )
             for index, option in enumerate(options)
         ]
         self.urls = result(
-            [actor.start.remote(str(model)) for actor in self._actors],
+            [actor.start.remote(str(model.absolute())) for actor in self._actors],
             what="start of the vLLM servers",
             timeout_s=config.engine.start_timeout_s + 60,
         )
@@ -119,7 +121,7 @@ class EngineServers:
     def ensure(self, model: Path) -> int:
         """Restart what has died, on these weights; returns how many were restarted."""
         restarted = result(
-            [actor.ensure.remote(str(model)) for actor in self._actors],
+            [actor.ensure.remote(str(model.absolute())) for actor in self._actors],
             what="health of the vLLM servers",
             timeout_s=self._config.engine.start_timeout_s + 60,
         )

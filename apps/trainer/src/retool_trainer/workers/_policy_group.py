@@ -112,7 +112,10 @@ class _PolicyRank:
 
 
 class PolicyGroup:
-    """The policy as the driver sees it; every method is one call to all ranks."""
+    """The policy as the driver sees it; every method is one call to all ranks.
+
+    On a cluster the ranks have another working directory, so paths are sent whole.
+    """
 
     def __init__(
         self, config: RunConfig, hf_folder: Path, options: Sequence[Mapping[str, Any]]
@@ -131,7 +134,7 @@ class PolicyGroup:
         actor: Any = ray.remote(_PolicyRank)
         self._ranks: list[Any] = [
             actor.options(**option, runtime_env={"env_vars": environment}).remote(
-                rank, config, str(hf_folder)
+                rank, config, str(hf_folder.absolute())
             )
             for rank, option in enumerate(options)
         ]
@@ -204,15 +207,15 @@ class PolicyGroup:
 
     def export_hf(self, folder: Path) -> None:
         """Write a Hugging Face folder."""
-        self._call("export_hf", folder)
+        self._call("export_hf", folder.absolute())
 
     def save(self, folder: Path) -> None:
         """Write model, optimizer, schedule and random state."""
-        self._call("save", folder)
+        self._call("save", folder.absolute())
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote."""
-        self._call("load", folder)
+        self._call("load", folder.absolute())
 
     def process_ids(self) -> list[int]:
         """Of the ranks."""

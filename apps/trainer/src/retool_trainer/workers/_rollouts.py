@@ -240,7 +240,7 @@ class Rollouts:
         actor: Any = ray.remote(_RolloutActor)
         self._actor: Any = actor.options(
             num_cpus=1, max_concurrency=1000, runtime_env={"env_vars": environment}
-        ).remote(config, str(hf_folder), list(urls))
+        ).remote(config, str(hf_folder.absolute()), list(urls))
         self._started: Any = self._actor.start.remote()
 
     def _ready(self) -> None:
@@ -264,7 +264,8 @@ class Rollouts:
     def load(self, folder: Path, weight_version: int) -> None:
         """Give the engine new weights."""
         self._ready()
-        result(self._actor.load.remote(str(folder), weight_version), what="weight update")
+        path = str(folder.absolute())
+        result(self._actor.load.remote(path, weight_version), what="weight update")
 
     def pause(self) -> None:
         """Stop sampling."""
