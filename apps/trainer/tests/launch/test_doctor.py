@@ -34,6 +34,8 @@ class RecordedMachine:
             "vllm-ascend": "0.23.0",
             "transformers": "5.5.4",
             "triton-ascend": "3.2.2",
+            "megatron-core": "0.16.1",
+            "mindspeed": "0.16.0",
         }
         self.answers = {
             "npu-smi info -t board -i 0": "\tSoftware Version   : 26.0.rc1\n"
@@ -43,6 +45,7 @@ class RecordedMachine:
             if devices_per_card == 1
             else "Ascend910_9382\n",
             "python -c import ctypes": "loaded\n",
+            "python -c import importlib.util": "found\n",
             "python -c import torch, torch_npu": f"{devices}\n",
             "python -m retool_trainer.launch.doctor": "all-reduce ok, 2 ranks in 9.1 s\n",
             **{f"hccn_tool -i {i} -link -g": "link status: UP\n" for i in range(devices)},
@@ -109,8 +112,8 @@ class RecordedMachine:
     def python(self) -> tuple[int, int]:
         return self.version
 
-    def max_open_files(self) -> int:
-        return self.files
+    def max_open_files(self) -> tuple[int, int]:
+        return self.files, self.files
 
     def can_open(self, node: Path) -> bool:
         return node.name not in self.closed
@@ -332,6 +335,16 @@ BROKEN: list[tuple[str, Callable[[RecordedMachine], None], int, str, str, str]] 
     ),
     ("other-torch", _package("torch", "2.11.0"), 5, "torch", "2.11.0", "2.10.0 is the tested one"),
     ("no-vllm-ascend", _package("vllm-ascend", None), 5, "vllm-ascend", "not installed", "0.23.0"),
+    ("no-megatron", _package("megatron-core", None), 5, "megatron-core", "not inst", "npu.Docker"),
+    ("no-mindspeed", _package("mindspeed", None), 5, "mindspeed", "not installed", "npu.Docker"),
+    (
+        "no-vllm",
+        _answer("python -c import importlib.util", "absent\n"),
+        5,
+        "engine.python",
+        "vLLM in this interpreter: absent",
+        "correct engine.python",
+    ),
     ("te", _package("transformer-engine", "2.9"), 5, "transformer-engine", "2.9", "uninstall it"),
     ("triton", _package("triton", "3.6.0"), 5, "triton", "3.6.0", "pip uninstall triton"),
     (
@@ -374,6 +387,14 @@ BROKEN: list[tuple[str, Callable[[RecordedMachine], None], int, str, str, str]] 
         "0, 1",
         "-tls -s enable 0",
     ),
+    (
+        "hccn-hangs",
+        _answer("hccn_tool", "no answer within 30 s", 124),
+        7,
+        "links",
+        "no answer within 30 s",
+        "the driver hangs",
+    ),
     ("port", lambda m: m.listen(60_010), 7, "ports", "60010 (ports.hccl_host)", "ss -ltnp"),
     ("hccl-port", lambda m: m.listen(16_666), 7, "ports", "16666 (HCCL's default)", "ss -ltnp"),
     (
@@ -412,6 +433,15 @@ BROKEN: list[tuple[str, Callable[[RecordedMachine], None], int, str, str, str]] 
     ),
     ("tokenizer", _beside(f"{MODEL}/tokenizer.json", None), 9, "tokenizer", "not there", "copy it"),
     ("config", _beside(f"{MODEL}/config.json", "{"), 9, "model", "config.json", "fetch"),
+    ("no-config", _beside(f"{MODEL}/config.json", "[1]"), 9, "model", "not the config", "fetch"),
+    (
+        "index",
+        _beside(f"{MODEL}/model.safetensors.index.json", "[1]"),
+        9,
+        "weights",
+        "cannot be read",
+        "fetch",
+    ),
     (
         "data",
         _beside("data/dapo-math-17k/dapo-math-17k.jsonl", None),
@@ -484,6 +514,79 @@ def test_links_matter_with_several_nodes_only(
     assert failed == {"links", "addresses"}
 
 
+def test_two_nodes_need_hccn_tool_which_comes_with_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, machine = _healthy("a2", tmp_path, monkeypatch)
+    tool = "usr/local/Ascend/driver/tools/hccn_tool"
+    answers = {k: v for k, v in machine.answers.items() if k.startswith("hccn_tool")}
+    for command in answers:
+        del machine.answers[command]
+    assert _failed(examine(config, machine, "/data/runs/one")) == []
+    two = config.model_copy(
+        update={"nodes": 2, "engine": config.engine.model_copy(update={"sync": "broadcast"})}
+    )
+    (finding,) = _failed(examine(two, machine, "/data/runs/one"))
+    assert finding.measured == "hccn_tool is not there"
+    machine.write(tool, "")
+    for command, answer in answers.items():
+        machine.answers[command.replace("hccn_tool", str(machine.root / tool))] = answer
+    assert _failed(examine(two, machine, "/data/runs/one")) == []
+
+
+def test_a_tool_that_hangs_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, machine = _healthy("a3", tmp_path, monkeypatch)
+    machine.failing["hccn_tool"] = Reply(code=124, text="no answer within 30 s")
+    examine(config, machine, "/data/runs/one")
+    assert sum(command.startswith("hccn_tool") for command in machine.commands) == 1
+
+
+def test_the_checkpoint_that_rl_starts_from_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, machine = _healthy("a2", tmp_path, monkeypatch)
+    config = load_config(ROOT / "configs/qwen3-4b-npu-a2.yaml", ["rl.start_from=models/sft"])
+    (finding,) = _failed(examine(config, machine, "/data/runs/one"))
+    assert (finding.group, finding.subject) == (9, "rl.start_from")
+    (tmp_path / "models/sft").mkdir()
+    (tmp_path / "models/sft/model.safetensors").write_bytes(b"x")
+    assert _failed(examine(config, machine, "/data/runs/one")) == []
+
+
+@pytest.mark.parametrize("theta", [{"rope_theta": "big"}, {"rope_parameters": [1]}])
+def test_a_rope_theta_that_is_no_number_is_a_finding(
+    theta: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, machine = _healthy("a2", tmp_path, monkeypatch)
+    file = tmp_path / MODEL / "config.json"
+    sizes = json.loads(file.read_text())
+    del sizes["rope_theta"]
+    file.write_text(json.dumps(sizes | theta))
+    failed = _failed(examine(config, machine, "/data/runs/one"))
+    assert [finding.subject for finding in failed] == ["rope theta"]
+
+
+def test_a_local_ray_raises_the_soft_limit_of_open_files_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, machine = _healthy("a2", tmp_path, monkeypatch)
+    monkeypatch.setattr(machine, "max_open_files", lambda: (1024, 1_048_576))
+    assert _failed(examine(config, machine, "/data/runs/one")) == []
+    two = config.model_copy(
+        update={"nodes": 2, "engine": config.engine.model_copy(update={"sync": "broadcast"})}
+    )
+    failed = [finding.subject for finding in _failed(examine(two, machine, "/data/runs/one"))]
+    assert failed == ["open files"]
+
+
+def test_a_proxy_that_is_off_for_every_host_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, machine = _healthy("a2", tmp_path, monkeypatch)
+    machine.environment = {"http_proxy": "http://proxy:3128", "no_proxy": "*", "NO_PROXY": "*"}
+    assert _failed(examine(config, machine, "/data/runs/one")) == []
+
+
 def test_checkpoints_into_the_models_folder_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -491,8 +594,10 @@ def test_checkpoints_into_the_models_folder_are_refused(
     absolute = config.model_copy(
         update={"model": config.model.model_copy(update={"path": str(tmp_path / MODEL)})}
     )
-    findings = examine(absolute, machine, str(tmp_path / MODEL / "out"))
-    assert "run folder" in {finding.subject for finding in _failed(findings)}
+    assert config.model.path == MODEL  # relative
+    for same in (config, absolute):
+        findings = examine(same, machine, str(tmp_path / MODEL / "out"))
+        assert "run folder" in {finding.subject for finding in _failed(findings)}
 
 
 def test_this_machine_is_a_machine_and_the_command_reports_it(tmp_path: Path) -> None:
@@ -501,6 +606,9 @@ def test_this_machine_is_a_machine_and_the_command_reports_it(tmp_path: Path) ->
     slow = machine.run(["python", "-c", "import time; time.sleep(60)"], timeout_s=0.5)
     assert slow is not None
     assert slow.code == 124
+    foreign = machine.run(["python", "-c", r"import os; os.write(1, b'\xb4\xed')"])
+    assert foreign is not None
+    assert foreign.code == 0  # no encoding that we know
     result = subprocess.run(
         [
             sys.executable,

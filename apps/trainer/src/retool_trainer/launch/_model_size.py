@@ -96,7 +96,7 @@ def model_size(model: ModelConfig, *, vocabulary: int = 256) -> ModelSize:
         return _from_fields(fields, str(file))
     except FileNotFoundError:
         pass
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
         raise UnknownModelError(f"{file} does not give the model's sizes: {error!r}") from error
     for name, fields in _KNOWN.items():
         if folder.name.lower().startswith(name):

@@ -27,5 +27,6 @@ NPU_DRIVER = "26.0.rc1"
 """HDK that the set was tested with by the field; older drivers do not know CANN 9.1."""
 NPU_MIN_GLIBC = (2, 34)
 """vllm-ascend's wheels need it."""
-NPU_MEGATRON_BRANCH = "core_r0.16.0"
-NPU_MINDSPEED_BRANCH = "core_r0.16.0"
+NPU_TRAINING: Mapping[str, str | None] = {"megatron-core": "0.16.1", "mindspeed": None}
+"""What docker/npu.Dockerfile adds to its base. MindSpeed is a commit of its branch core_r0.16.0,
+whose package says nothing about it: None takes any version."""

@@ -152,10 +152,15 @@ def check_toolkit(case: Case) -> Iterator[Finding]:
 
 
 def _cann_version(case: Case) -> str | None:
-    home = case.machine.environment.get("ASCEND_TOOLKIT_HOME", f"/{_ASCEND}/ascend-toolkit/latest")
-    folder = case.machine.root / home.lstrip("/")
+    named = case.machine.environment.get("ASCEND_TOOLKIT_HOME")
+    # Where CANN installs itself: up to 8.3, and since 8.5.
+    homes = [named] if named else [f"/{_ASCEND}/ascend-toolkit/latest", f"/{_ASCEND}/cann"]
     name = "ascend_toolkit_install.info"
-    for file in (folder / f"{case.machine.architecture()}-linux" / name, folder / name):
+    for file in (
+        case.machine.root / home.lstrip("/") / folder / name
+        for home in homes
+        for folder in (f"{case.machine.architecture()}-linux", "")
+    ):
         try:
             match = re.search(r"^version=(\S+)", file.read_text(encoding="utf-8"), re.MULTILINE)
         except OSError:

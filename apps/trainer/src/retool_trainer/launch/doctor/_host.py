@@ -76,7 +76,7 @@ def check_environment(case: Case) -> Iterator[Finding]:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
         if environment.get(name)
     )
-    excepted = environment.get("no_proxy", "") + environment.get("NO_PROXY", "")
+    excepted = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
     yield judge(
         6,
         "proxy",
@@ -115,7 +115,9 @@ def check_room(case: Case) -> Iterator[Finding]:
             "unknown" if free is None else f"{free:.0f} GiB free, {host.total_gib:.0f} needed",
             "end other jobs, lower sandbox.concurrency, or set optimizer.cpu_offload: false",
         )
-    files = machine.max_open_files()
+    soft, hard = machine.max_open_files()
+    # A local Ray raises the soft limit as far as it may; `ray start` leaves it.
+    files = max(soft, min(hard, _MIN_OPEN_FILES)) if case.plan.nodes == 1 else soft
     wanted = 4096 if case.config.platform == "cpu" else _MIN_OPEN_FILES
     yield judge(
         8,
@@ -141,7 +143,8 @@ def check_room(case: Case) -> Iterator[Finding]:
     if model is None:
         yield not_applicable(8, "run folder", "the model is made from random weights")
     else:
-        inside = Path(model) in (Path(case.run_folder), *Path(case.run_folder).parents)
+        folder = Path(case.run_folder)
+        inside = Path(model).absolute() in (folder, *folder.parents)
         yield judge(
             8,
             "run folder",

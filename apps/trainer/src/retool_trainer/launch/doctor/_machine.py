@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+TIMED_OUT = 124
+"""The code of a reply that did not come."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
@@ -57,8 +60,8 @@ class Machine(Protocol):
         """Version of the interpreter."""
         ...
 
-    def max_open_files(self) -> int:
-        """`ulimit -n`."""
+    def max_open_files(self) -> tuple[int, int]:
+        """`ulimit -n`, soft and hard."""
         ...
 
     def can_open(self, node: Path) -> bool:
@@ -87,13 +90,14 @@ class LocalMachine:
             done = subprocess.run(
                 [program, *command[1:]],
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",  # tools of the vendor also answer in GBK
                 timeout=timeout_s,
                 stdin=subprocess.DEVNULL,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Reply(code=124, text=f"no answer within {timeout_s:g} s")
+            return Reply(code=TIMED_OUT, text=f"no answer within {timeout_s:g} s")
         except OSError as error:
             return Reply(code=126, text=str(error))
         return Reply(code=done.returncode, text=done.stdout + done.stderr)
@@ -118,9 +122,10 @@ class LocalMachine:
         """Version of the interpreter."""
         return sys.version_info[:2]
 
-    def max_open_files(self) -> int:
-        """The soft limit."""
-        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    def max_open_files(self) -> tuple[int, int]:
+        """Of this process; the kernel's "unlimited" is a negative number."""
+        soft, hard = (n if n >= 0 else 2**63 for n in resource.getrlimit(resource.RLIMIT_NOFILE))
+        return soft, hard
 
     def can_open(self, node: Path) -> bool:
         """By the node's mode and our groups; it is not opened, which could start a device."""

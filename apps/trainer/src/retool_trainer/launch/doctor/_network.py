@@ -10,8 +10,10 @@ from retool_trainer.platform import get_platform
 
 from ._devices import device_ids
 from ._finding import Case, Finding, fail, judge, not_applicable
+from ._machine import TIMED_OUT
 
 _ALL_REDUCE_TIMEOUT_S = 180.0
+_HCCN_TOOL = "usr/local/Ascend/driver/tools/hccn_tool"
 
 
 def check_network(case: Case) -> Iterator[Finding]:
@@ -26,23 +28,33 @@ def check_network(case: Case) -> Iterator[Finding]:
 
 def _links(case: Case) -> Iterator[Finding]:
     devices = device_ids(case.machine.root)[: case.num_devices]
-    if case.machine.run(["hccn_tool", "-i", "0", "-link", "-g"]) is None:
-        yield not_applicable(7, "links", "hccn_tool is not mounted; one node works without it")
+    several = case.plan.nodes > 1
+    tool = _hccn_tool(case.machine.root)
+    first = case.machine.run([tool, "-i", str(min(devices, default=0)), "-link", "-g"])
+    if first is None:
+        yield (
+            fail(7, "links", "hccn_tool is not there", "mount the driver; docker/README.md")
+            if several
+            else not_applicable(7, "links", "hccn_tool is not there; one node works without it")
+        )
+        return
+    if first.code == TIMED_OUT:
+        # The others would not answer either, and each of them costs as long.
+        yield fail(7, "links", f"hccn_tool: {first.text}", "the driver hangs; look at group 2")
         return
     down: list[str] = []
     without_address: list[str] = []
     tls: set[str] = set()
     for device in devices:
-        link = case.machine.run(["hccn_tool", "-i", str(device), "-link", "-g"])
+        link = case.machine.run([tool, "-i", str(device), "-link", "-g"])
         if link is None or "UP" not in link.text:
             down.append(str(device))
-        address = case.machine.run(["hccn_tool", "-i", str(device), "-ip", "-g"])
+        address = case.machine.run([tool, "-i", str(device), "-ip", "-g"])
         if address is None or not re.search(r"ipaddr:\s*\d+\.\d+\.\d+\.\d+", address.text):
             without_address.append(str(device))
-        state = case.machine.run(["hccn_tool", "-i", str(device), "-tls", "-g"])
+        state = case.machine.run([tool, "-i", str(device), "-tls", "-g"])
         match = re.search(r"tls switch\[(\d)\]", state.text) if state else None
         tls.add(match[1] if match else "?")
-    several = case.plan.nodes > 1
     for subject, bad, what in (
         ("links", down, "link down"),
         ("addresses", without_address, "no address"),
@@ -66,6 +78,12 @@ def _links(case: Case) -> Iterator[Finding]:
     )
 
 
+def _hccn_tool(root: Path) -> str:
+    """It comes with the driver, which need not be on the PATH."""
+    file = root / _HCCN_TOOL
+    return str(file) if file.is_file() else "hccn_tool"
+
+
 def _ports(case: Case) -> Finding:
     config = case.config
     wanted: dict[int, str] = {}
@@ -84,6 +102,8 @@ def _ports(case: Case) -> Finding:
             first, last = (int(part) for part in getattr(ports, key).split("-"))
             wanted |= dict.fromkeys(range(first, last + 1), f"ports.{key}")
         wanted[16666] = "HCCL's default"
+    if not wanted:
+        return not_applicable(7, "ports", "the run takes free ones")
     busy = sorted(port for port in _listening(case.machine.root) if port in wanted)
     return judge(
         7,

@@ -7,18 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from retool_trainer.launch._versions import PACKAGES
+from retool_trainer.launch._versions import NPU_TRAINING, PACKAGES
 
 from ._finding import Case, Finding, fail, judge, not_applicable, ok
+
+_ENGINE_PACKAGES = {"vllm", "vllm-ascend", "triton-ascend"}
 
 
 def check_versions(case: Case) -> Iterator[Finding]:
     """Every package of the platform's row, and packages that must not be there."""
     machine, name = case.machine, case.config.platform
     # The trainer starts vLLM with the interpreter that the config names: its packages are there.
-    elsewhere = {"vllm"} if case.config.engine.python is not None else set[str]()
+    elsewhere = case.config.engine.python is not None
     for package, wanted in PACKAGES[name].items():
-        if package in elsewhere:
+        if elsewhere and package in _ENGINE_PACKAGES:
             yield not_applicable(5, package, "in the environment of engine.python")
             continue
         version = machine.package_version(package)
@@ -33,8 +35,20 @@ def check_versions(case: Case) -> Iterator[Finding]:
             if name != "cpu"
             else f"{wanted} is the tested one: `uv sync`",
         )
+    if case.config.engine.kind == "vllm":
+        yield _engine(case)
     if name != "npu":
         return
+    for package, wanted in NPU_TRAINING.items():
+        version = machine.package_version(package)
+        yield judge(
+            5,
+            package,
+            version is not None and wanted in (None, version),
+            version or "not installed",
+            "docker/npu.Dockerfile installs it, at the release or commit that goes with Megatron "
+            f"{NPU_TRAINING['megatron-core']}",
+        )
     te = machine.package_version("transformer-engine")
     yield judge(
         5,
@@ -64,6 +78,21 @@ def check_versions(case: Case) -> Iterator[Finding]:
     )
 
 
+def _engine(case: Case) -> Finding:
+    """Can the interpreter that is to serve find vLLM? It is looked for, not imported."""
+    python = case.config.engine.python or "python"
+    program = "import importlib.util as u; print('found' if u.find_spec('vllm') else 'absent')"
+    reply = case.machine.run([python, "-c", program])
+    said = "no such program" if reply is None else reply.text.strip().rpartition("\n")[2][:160]
+    return judge(
+        5,
+        "engine.python",
+        said == "found",
+        f"vLLM in {case.config.engine.python or 'this interpreter'}: {said}",
+        "correct engine.python (scripts/make_vllm_cpu.sh makes one for a CPU)",
+    )
+
+
 def check_model(case: Case) -> Iterator[Finding]:
     """Shards, tokenizer, sizes against the layout, rope theta; then the data files."""
     config = case.config
@@ -71,8 +100,11 @@ def check_model(case: Case) -> Iterator[Finding]:
         yield not_applicable(9, "model", "made from random weights")
     else:
         yield from _check_folder(case, Path(config.model.path))
+    if config.rl is not None and config.rl.start_from is not None:
+        start = Path(config.rl.start_from)
+        yield _shards(_below(case, start), start, "rl.start_from")
     for name, file in config.data.sets.items():
-        path = case.machine.root / file.lstrip("/") if Path(file).is_absolute() else Path(file)
+        path = _below(case, Path(file))
         yield judge(
             9,
             f"data {name}",
@@ -82,15 +114,21 @@ def check_model(case: Case) -> Iterator[Finding]:
         )
 
 
+def _below(case: Case, path: Path) -> Path:
+    return case.machine.root / str(path).lstrip("/") if path.is_absolute() else path
+
+
 def _check_folder(case: Case, model: Path) -> Iterator[Finding]:
-    folder = case.machine.root / str(model).lstrip("/") if model.is_absolute() else model
+    folder = _below(case, model)
     try:
-        fields: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        fields: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if not isinstance(fields, dict):
+            raise ValueError("not the configuration of a model")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         yield fail(9, "model", f"{model}/config.json: {why}", "run `fetch`, or set model.path")
         return
-    yield _shards(folder, model)
+    yield _shards(folder, model, "weights")
     tokenizer = folder / "tokenizer.json"
     yield judge(
         9,
@@ -99,12 +137,15 @@ def _check_folder(case: Case, model: Path) -> Iterator[Finding]:
         "tokenizer.json" if tokenizer.is_file() else "tokenizer.json is not there",
         "copy it from the base model's repository",
     )
-    rope = fields.get("rope_theta") or (fields.get("rope_parameters") or {}).get("rope_theta")
+    parameters = fields.get("rope_parameters")
+    inner = parameters.get("rope_theta") if isinstance(parameters, dict) else None
+    rope = fields.get("rope_theta") or inner
+    good = isinstance(rope, int | float)
     yield judge(
         9,
         "rope theta",
-        rope is not None,
-        "absent" if rope is None else f"{rope:g}, which the policy and the engine both read",
+        good,
+        f"{rope:g}, which the policy and the engine both read" if good else f"{rope or 'absent'}",
         "Qwen3-4B has 1e6, its 2507 releases 5e6: take config.json from where the weights are from",
     )
     faults = [f for f in case.plan.faults if "does not divide the model" in f]
@@ -116,25 +157,26 @@ def _check_folder(case: Case, model: Path) -> Iterator[Finding]:
         yield ok(9, "layout", f"{layout}, engine TP{case.config.engine.tensor_parallel} divide it")
 
 
-def _shards(folder: Path, model: Path) -> Finding:
+def _shards(folder: Path, model: Path, subject: str) -> Finding:
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         single = folder / "model.safetensors"
         return judge(
             9,
-            "weights",
+            subject,
             single.is_file(),
             "model.safetensors" if single.is_file() else f"no safetensors in {model}",
             "run `fetch`",
         )
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as error:
-        return fail(9, "weights", f"{index.name} cannot be read: {error!r}", "run `fetch` again")
+        tree = json.loads(index.read_text(encoding="utf-8"))
+        names = sorted({str(name) for name in tree["weight_map"].values()})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return fail(9, subject, f"{index.name} cannot be read: {error!r}", "run `fetch` again")
     missing = [name for name in names if not (folder / name).is_file()]
     return judge(
         9,
-        "weights",
+        subject,
         not missing,
         f"missing {', '.join(missing)} of {len(names)} shards"
         if missing
