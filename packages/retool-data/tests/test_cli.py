@@ -315,6 +315,31 @@ def test_tokenize_pack_lint_stats_and_view(
     assert "im_start" in page.read_text()
 
 
+def test_the_template_is_compared_with_the_system_prompt_and_missed_where_there_is_none(
+    run: Run, chats: Path, tmp_path: Path, tiny_tokenizer_file: Path
+) -> None:
+    pytest.importorskip("retool_rollout", reason="needs retool-data[rollout]")
+    (tmp_path / "tokenizer.json").symlink_to(tiny_tokenizer_file)
+    report = tmp_path / "report.json"
+    common = ["tokenize", chats, "-o", tmp_path / "o.jsonl", "--tokenizer", tmp_path]
+    options = ["--compare-template", "--system-prompt", "Be good.", "--report", report]
+    code, _, errors = run(*common, *options)
+    assert code == 2
+    assert "no chat_template.jinja" in errors
+    template = (
+        "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+        "{% for call in message.tool_calls or [] %}{{ '\n' if message.content or not loop.first }}"
+        '<tool_call>\n{"name": "{{ call.function.name }}", "arguments": '
+        "{{ call.function.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    named = [{"name": "default", "template": template}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    code, summary, _ = run(*common, *options)
+    assert (code, summary["written"]) == (0, 1)
+    assert json.loads(report.read_text())["findings"] == []
+
+
 def test_too_long_rows_are_counted_or_refused(
     run: Run, chats: Path, tmp_path: Path, tiny_tokenizer_file: Path
 ) -> None:

@@ -251,6 +251,8 @@ def tokenize_command(arguments: argparse.Namespace) -> int:
     console = Console(arguments.json)
     reader = _Reader(arguments, console)
     rendering = _open_rendering(arguments)
+    if arguments.compare_template:
+        rendering.require_template()
     counts = TokenizeCounts()
     findings: list[Finding] = []
 

@@ -61,6 +61,19 @@ class Rendering:
     tokenizer_hash: str
     _tokenizer: Any
     _template: ChatTemplate | None
+    _system_prompt: str | None
+
+    def require_template(self) -> None:
+        """Refuse to compare with a chat template that is not there.
+
+        Raises:
+            ValueError: There is none beside the tokenizer.
+        """
+        if self._template is None:
+            raise ValueError(
+                "--compare-template: no chat_template.jinja, nor a chat_template in "
+                "tokenizer_config.json, beside the tokenizer"
+            )
 
     def decode(self, ids: Sequence[int]) -> str:
         """Ids to text, control tokens included."""
@@ -70,6 +83,8 @@ class Rendering:
         """Compare with the model's own chat template; None where there is none."""
         if self._template is None:
             return None
+        if trajectory.problem.system is None:  # the dialect puts it before the messages, too
+            trajectory = trajectory.with_problem_fields(system=self._system_prompt)
 
         def encode(text: str) -> list[int]:
             return self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -102,6 +117,7 @@ def open_rendering(path: str, *, dialect: str, system_prompt: str | None) -> Ren
         tokenizer_hash=hashlib.sha256(file.read_bytes()).hexdigest(),
         _tokenizer=FastTokenizer.from_file(str(file)),
         _template=ChatTemplate(source) if source is not None else None,
+        _system_prompt=system_prompt,
     )
 
 
@@ -112,5 +128,8 @@ def _template_of(folder: Path) -> str | None:
     config = folder / "tokenizer_config.json"
     if not config.is_file():
         return None
-    template: object = json.loads(config.read_text(encoding="utf-8")).get("chat_template")
+    template: Any = json.loads(config.read_text(encoding="utf-8")).get("chat_template")
+    if isinstance(template, list):  # the older form: [{"name": "default", "template": ...}, ...]
+        named = cast("list[dict[str, str]]", template)
+        template = next((t["template"] for t in named if t["name"] == "default"), None)
     return template if isinstance(template, str) else None
