@@ -29,6 +29,7 @@ _LETTER_DIGITS = re.compile(
 )
 _PYTHON_DIGITS = re.compile(r"0(?:x[\da-f]+|b[01]+|o[0-7]+)", re.IGNORECASE)
 _BASE_IN_WORDS = re.compile(r"(\w+)\s*\(?\s*(?:in )?base[ -]?(\w+)\s*\)?", re.IGNORECASE)
+_RATIO_IN_WORDS = re.compile(r"(\d+(?:\.\d+)?) ?to ?(\d+(?:\.\d+)?)")
 _CLOCK = re.compile(r"(\d{1,2}:\d\d)\s*([ap])\.? ?m\.?", re.IGNORECASE)
 _PYTHON_COMPLEX = re.compile(r"\(?[-+]?[\d.]+ ?[-+] ?[\d.]+j\)?")
 _SYMPY_I = re.compile(r"(?<![A-Za-z\\])I(?![A-Za-z])")
@@ -57,6 +58,7 @@ _ALIASES = {
     "does not exist": r"\text{DNE}",
     "dne": r"\text{DNE}",
 }
+_SPACES = re.compile(r"\s+")
 _MAX_PHRASE_CHARS = 40
 _PROSE_WORDS = 5
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -167,6 +169,8 @@ def _without_phrase(text: str) -> str:
     bare = _STYLED.sub(r"\1", text)
     if (clock := _CLOCK.fullmatch(bare)) is not None:
         return f"\\text{{{clock[1]} {clock[2].upper()}M}}"
+    if (ratio := _RATIO_IN_WORDS.fullmatch(_SPACES.sub(" ", bare))) is not None:
+        return f"{ratio[1]}:{ratio[2]}"
     if (worded := _BASE_IN_WORDS.fullmatch(bare)) is not None:
         bare = text = f"{worded[1]}_{{{worded[2]}}}"
     digits, base = _LETTER_DIGITS.fullmatch(bare), 0

@@ -58,7 +58,7 @@ def gold_text(gold: object) -> str:
 
     A data set may hold a null, a list or NaN, whose names must not be compared with an answer.
     """
-    is_gold = isinstance(gold, str | Number) and not isinstance(gold, bool) and gold == gold
+    is_gold = not isinstance(gold, bool) and isinstance(gold, str | Number) and gold == gold
     return str(gold) if is_gold else ""
 
 

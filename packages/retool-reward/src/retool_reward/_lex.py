@@ -65,6 +65,7 @@ _SYNONYMS = {
     **dict.fromkeys((r"\rbrace", r"\}"), r"\}"),
     **dict.fromkeys((r"\lvert", r"\rvert", r"\vert", r"\mid"), "|"),
     r"\%": "%",
+    r"\&": "&",
     r"\colon": ":",
     **dict.fromkeys((r"\ldots", r"\dots", r"\cdots", r"\dotsc", r"\dotsb", r"\dotsm"), "..."),
     **dict.fromkeys((r"\land", r"\wedge"), "and"),
@@ -73,6 +74,8 @@ _SYNONYMS = {
 }
 # `\text{13}`, `\text{25 percent}` and `\text{(C)}` are read like the same without the command.
 _NUMERIC_TEXT = re.compile(r"\s*[-+]?\.?\d|\s*\(?[A-Za-z]\)?\s*$")
+# 6 \text{ N}: in text behind a number these letters are units.
+_UNIT_LETTERS = {"N": "newton", "J": "joule", "W": "watt", "V": "volt", "K": "kelvin"}
 _PARTNERS = {"(": ")", "{": "}"}
 _MAX_TOKENS = 20_000
 
@@ -103,7 +106,11 @@ def lex(text: str) -> list[Token]:
             spaced = True
             continue
         if kind == "text":
-            tokens.extend(_of_text(match["words"], spaced))
+            unit = _UNIT_LETTERS.get(match["words"].strip(" ~"))
+            if unit is not None and tokens and tokens[-1].kind == "num":
+                tokens.append(Token("text", unit, True))
+            else:
+                tokens.extend(_of_text(match["words"], spaced))
         elif found in _SYNONYMS:
             plain = _SYNONYMS[found]
             kind = "cmd" if plain[0] == "\\" and plain[1:].isalpha() else "op"

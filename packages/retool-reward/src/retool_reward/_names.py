@@ -1,9 +1,12 @@
 """Tell the name of a value from the value: x = 3, f(x) = 2x, x in S, m + n = 42."""
 
 from ._node import Kind, Node, factors_of
+from ._vocabulary import TRIGONOMETRIC
 
 # Terms whose meaning the numeric probe does not know: a difference there decides nothing.
 MEANINGFUL = frozenset({"sum", "prod", "int", "lim", "det"})
+
+_EVENTS = frozenset({Kind.RELATION, Kind.CHAIN, Kind.INTERSECTION, Kind.UNION})
 
 
 def exact_part(node: Node) -> Node:
@@ -82,9 +85,13 @@ def is_name(node: Node) -> bool:
                 return True
             if names[:2] == ["m", "angle"]:
                 factors = factors[1:]
+            if len(factors) == 2 and factors[1].kind in _EVENTS:
+                return _is_capital(factors[0])  # P(X = 3), P(A \cap B)
             return all(_is_capital(part) for part in factors)
         case Kind.CALL if node.name == "abs":
             return node.args[0].kind is Kind.MUL and is_name(node.args[0])
+        case Kind.CALL if node.name in TRIGONOMETRIC:
+            return is_name(node.args[0])
         case Kind.CALL if node.name == "det":
             return is_name(node.args[0])
         case _:
@@ -98,10 +105,11 @@ def _is_capital(node: Node) -> bool:
 
 
 def letters_total(node: Node) -> Node | None:
-    """Return n of an equation m + n = n whose left side is a sum or product of bare letters."""
-    if node.kind is not Kind.RELATION or node.name != "=":
+    """Return n of m + n = n, or of a chain that ends so: its left side is bare letters."""
+    relations = node.args if node.kind is Kind.CHAIN else (node,)
+    if any(part.kind is not Kind.RELATION or part.name != "=" for part in relations):
         return None
-    left, right = node.args
+    left, right = relations[0].args[0], relations[-1].args[1]
     parts = left.args if left.kind in (Kind.ADD, Kind.MUL) else ()
     letters = {part.name for part in parts if part.kind is Kind.SYMBOL and len(part.name) == 1}
     if len(parts) < 2 or len(letters) != len(parts) or right.kind is not Kind.NUMBER:

@@ -80,7 +80,7 @@ _SPACE_GROUPS = re.compile(
     r"(?<![\d.,^_/)}])(\d{1,3})((?: \d{3})+)(?![\d/]| \d+(?!\d*/)|\s*\\[dt]?frac)"
 )
 _LETTER_TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
-_ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)$")
+_ORDINAL = re.compile(r"(?<=\d)(?:\^?\{?(?:\\text\s*\{)?(?:st|nd|rd|th)\}?\}?)$")
 _OTHER_GROUPS = re.compile(
     r"(?<![\w.])\d{1,3}(?:(?:\.\d{3}){2,}|(?:_\d{3})+|(?:'\d{3})+)(?![\w.'])"
 )
@@ -106,6 +106,9 @@ _DOUBLED = re.compile(
 )
 _GLUED_QUAD = re.compile(r"(\\q?quad)(?=[A-Za-z])")
 _BRACED_SIGN = re.compile(r"\{\s*(\\times|\\cdot|\\div|\\pm|[-+=<>])\s*\}")
+# \text{ m/s^2}: the power of a unit belongs behind the text.
+_UNIT_POWER = re.compile(r"(\\(?:text|mathrm|mbox)\s*\{[^{}^]*[A-Za-z]) ?\^ ?(\d) ?\}")
+_COMPARED = re.compile(r"[<>]|\\[lg]e(?:q|qslant)?(?![A-Za-z])")
 _LETTER_UNION = re.compile(r"(?<=[\])}])\s*[uU]\s*(?=\\left|\\\{|[\[(])")
 # {}_5C_2 and ^5C_2 of calculators and British books, and 5C2.
 _CHOSEN = re.compile(
@@ -146,6 +149,9 @@ def _rewritten(text: str) -> str:
     if "\\" in text:
         text = _GLUED_QUAD.sub(r"\1 ", _DOUBLED.sub("", text))
         text = _BRACED_SIGN.sub(r"\1", _TEXT_STYLES.sub(r"\\text", text))
+        text = _UNIT_POWER.sub(r"\1}^\2", text)
+        if "\\cup" in text and _COMPARED.search(text) and not _OPENED.search(text):
+            text = text.replace("\\cup", " or ")  # x < 1 \cup x > 3: of conditions, not of sets
     if "u" in text or "U" in text:
         text = _LETTER_UNION.sub(r" \\cup ", text)
     if "C" in text or "P" in text:

@@ -10,6 +10,7 @@ kg kilogram kilograms|lb lbs pound pounds|oz ounce ounces|ton tons tonne tonnes
 ml milliliter milliliters|l liter liters litre litres|gal gallon gallons|s sec second seconds
 min minute minutes|h hr hrs hour hours|day days|week weeks|month months|year years yr yrs
 deg degree degrees|rad radian radians|dollar dollars usd bucks|cent cents|euro euros|mph|kmh
+newton newtons|joule joules|watt watts|volt volts|kelvin kelvins
 unit units|percent pct percentage
 """
 _CANONICAL = {

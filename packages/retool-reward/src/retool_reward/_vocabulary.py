@@ -15,6 +15,7 @@ _GREEK_LETTERS = (
 )
 _MATRIX_ENVIRONMENTS = "matrix pmatrix bmatrix Bmatrix vmatrix smallmatrix array cases"
 
+TRIGONOMETRIC = frozenset(_TRIGONOMETRIC.split())
 FUNCTIONS = MappingProxyType(
     {
         **{name: name for name in _ELEMENTARY.split()},
