@@ -335,6 +335,21 @@ async def test_killed_keeper_takes_everything_with_it(family: Any) -> None:
         assert (await sandbox.run("print('alive')")).stdout == "alive\n"
 
 
+async def test_killed_zygote_leaves_no_program_at_the_level_none(
+    family: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETOOL_SANDBOX_ALLOW_NONE", "1")
+    async with Sandbox(tier="stdlib", isolation="none", concurrency=1, spares=0) as sandbox:
+        run = asyncio.create_task(sandbox.run("import time\ntime.sleep(60)"))
+        await asyncio.sleep(0.3)
+        us = family(sandbox)
+        (program,) = us.children()
+        os.kill(us.zygote, signal.SIGKILL)
+        with pytest.raises(RunLost):
+            await run
+    assert not os.path.exists(f"/proc/{program}")
+
+
 async def test_killed_spare_is_replaced(family: Any) -> None:
     async with Sandbox(tier="stdlib", concurrency=2, spares=2) as sandbox:
         for pid in await sandbox.spare_pids():

@@ -188,12 +188,16 @@ class Jail:
         os.environ["HOME"] = os.environ["TMPDIR"] = self._scratch.path(serial)
 
     def _confine(self, serial: int, profile: dict[str, Any]) -> None:
+        self._bind_to_zygote()
+
+    def _bind_to_zygote(self) -> None:
+        """Leave no core and no process behind, at whatever level."""
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def _harden(self, profile: dict[str, Any]) -> None:
         """The part every real rung shares."""
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        self._bind_to_zygote()
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         kernel.clear_capabilities()
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)

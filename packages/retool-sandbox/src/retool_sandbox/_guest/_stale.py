@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Iterator
 
 NAME = re.compile(r"retool-sandbox-(\d+)-")
@@ -24,13 +25,17 @@ def hold(base: str) -> int:
 def dead_bases(folder: str) -> Iterator[str]:
     """Scratch bases in a folder that nobody holds.
 
-    The pid alone is not enough: containers that share the folder count pids each on its own.
+    The pid alone is not enough: containers that share the folder count pids each on its own. Nor is
+    the name: in a folder that everybody writes, somebody else's link would lead us anywhere.
     """
     for name in os.listdir(folder):
         base = f"{folder}/{name}"
         if not _is_dead(name):
             continue
         with contextlib.suppress(OSError):  # held, not ours, or gone meanwhile
+            info = os.lstat(base)
+            if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+                continue
             fd = os.open(f"{base}/lock", os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

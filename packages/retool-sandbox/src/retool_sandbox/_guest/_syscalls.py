@@ -17,7 +17,8 @@ ALLOWED = frozenset(
         "futimesat", "statfs", "fstatfs", "fadvise64", "mmap", "munmap", "mprotect", "mremap",
         "brk", "madvise", "msync", "mincore", "membarrier", "clock_gettime", "clock_getres",
         "clock_nanosleep", "nanosleep", "gettimeofday", "time", "times", "getitimer",
-        "setitimer", "alarm",         "timerfd_create", "timerfd_settime", "timerfd_gettime",
+        "setitimer", "alarm",
+        "timerfd_create", "timerfd_settime", "timerfd_gettime",
         "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigpending", "rt_sigtimedwait",
         "rt_sigsuspend", "sigaltstack", "pause", "signalfd", "signalfd4", "restart_syscall",
         "exit", "exit_group", "getpid", "getppid", "gettid", "getuid", "geteuid", "getgid",
@@ -50,7 +51,8 @@ NUMBERS: dict[str, dict[str, int]] = {
         25, "brk": 12, "madvise": 28, "msync": 26, "mincore": 27, "membarrier": 324,
         "clock_gettime": 228, "clock_getres": 229, "clock_nanosleep": 230, "nanosleep": 35,
         "gettimeofday": 96, "time": 201, "times": 100, "getitimer": 36, "setitimer": 38,
-        "alarm": 37,         "timerfd_create": 283,
+        "alarm": 37,
+        "timerfd_create": 283,
         "timerfd_settime": 286, "timerfd_gettime": 287, "rt_sigaction": 13,
         "rt_sigprocmask": 14, "rt_sigreturn": 15, "rt_sigpending": 127, "rt_sigtimedwait":
         128, "rt_sigsuspend": 130, "sigaltstack": 131, "pause": 34, "signalfd": 282,
@@ -83,7 +85,8 @@ NUMBERS: dict[str, dict[str, int]] = {
         223, "mmap": 222, "munmap": 215, "mprotect": 226, "mremap": 216, "brk": 214,
         "madvise": 233, "msync": 227, "mincore": 232, "membarrier": 283, "clock_gettime":
         113, "clock_getres": 114, "clock_nanosleep": 115, "nanosleep": 101, "gettimeofday":
-        169, "times": 153, "getitimer": 102, "setitimer": 103,         "timerfd_create": 85, "timerfd_settime": 86, "timerfd_gettime": 87,
+        169, "times": 153, "getitimer": 102, "setitimer": 103,
+        "timerfd_create": 85, "timerfd_settime": 86, "timerfd_gettime": 87,
         "rt_sigaction": 134, "rt_sigprocmask": 135, "rt_sigreturn": 139, "rt_sigpending":
         136, "rt_sigtimedwait": 137, "rt_sigsuspend": 133, "sigaltstack": 132, "signalfd4":
         74, "restart_syscall": 128, "exit": 93, "exit_group": 94, "getpid": 172, "getppid":
