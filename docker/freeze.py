@@ -20,8 +20,9 @@ WANTED = {
         "triton-ascend": "3.2.2",
     },
 }
-# Frozen at whatever the base image has; their versions are not ours to choose.
-ALSO_FROZEN = ("numpy", "ray", "torchvision", "torchaudio", "xgrammar", "compressed-tensors")
+# Frozen at whatever the base image has; their versions are not ours to choose. Ray is not among
+# them: the NPU base has 2.48, the trainer needs 2.60, and our vLLM, one process group a node, none.
+ALSO_FROZEN = ("numpy", "torchvision", "torchaudio", "xgrammar", "compressed-tensors")
 
 
 def installed(name: str) -> str | None:

@@ -44,10 +44,10 @@ RUN python3 -m pip install -c /opt/retool/constraints.txt --no-deps "megatron-co
     && git -C /opt/mindspeed checkout -q FETCH_HEAD \
     && python3 -m pip install --no-deps --no-build-isolation /opt/mindspeed
 
-# 3. Our wheels, and what they need besides.
+# 3. Our wheels, as files so that no package of their names is taken from the registry, and what they
+# need besides. This raises Ray, which the base has for vLLM's own clusters, from 2.48 to the trainer's.
 COPY --from=wheels /wheels /opt/retool/wheels
-RUN python3 -m pip install -c /opt/retool/constraints.txt --find-links /opt/retool/wheels \
-    "retool-trainer[tensorboard]" \
+RUN python3 -m pip install -c /opt/retool/constraints.txt /opt/retool/wheels/*.whl "tensorboard>=2.20" \
     && python3 /opt/retool/freeze.py npu --check /opt/retool/constraints.txt
 
 # 4. A user for the sandbox service, so that programs of the model never run as root.

@@ -140,6 +140,39 @@ def test_docker_run_in_the_readme_passes_all_devices_of_an_a2() -> None:
         assert word in block
 
 
+def test_the_compose_file_has_what_two_nodes_need_and_its_run_fits_them() -> None:
+    text = (DOCKER / "two-nodes.compose.yaml").read_text(encoding="utf-8")
+    worker = yaml.safe_load(text)["services"]["worker"]
+    assert "/etc/hccn.conf:/etc/hccn.conf:ro" in worker["volumes"]
+    assert "#   export HEAD=" in text  # compose wants it in every command
+    run = " ".join(re.findall(r"^# {5}(.*?) ?\\?$", text, re.MULTILINE)).partition("#")[0]
+    words = run[run.index("--config") :].split()
+    keys = [word for word in words[2:] if not word.startswith("ray.address")]
+    plan = make_plan(load_config(ROOT / words[1], keys))
+    assert plan.faults == ()
+    assert {seat.node for seat in plan.seats} == {0, 1}
+
+
+def test_ray_is_not_frozen_below_what_the_trainer_needs() -> None:
+    """The NPU base has Ray 2.48, so a constraint on it could not be satisfied."""
+    trainer = tomllib.loads((ROOT / "apps/trainer/pyproject.toml").read_text(encoding="utf-8"))
+    assert any(item.startswith("ray[default]>=2.60") for item in trainer["project"]["dependencies"])
+    assert "ray" not in _freeze().ALSO_FROZEN
+
+
+def test_the_npu_image_takes_our_wheels_as_files() -> None:
+    text = (DOCKER / "npu.Dockerfile").read_text(encoding="utf-8")
+    assert "/opt/retool/wheels/*.whl" in text
+    assert "--find-links" not in text  # a package of that name in the registry could win
+
+
+def test_environments_models_and_runs_are_no_part_of_the_build_context() -> None:
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    config = load_config(ROOT / "configs" / "qwen3-4b-npu-a2.yaml")
+    folders = {item.folder.partition("/")[0] for item in config.fetch}
+    assert folders | {".git", ".venv", ".engines", "runs"} <= set(ignored)
+
+
 def test_no_image_names_a_registry_host() -> None:
     for file in DOCKER.iterdir():
         for line in file.read_text(encoding="utf-8").splitlines():
