@@ -99,7 +99,6 @@ class ReplayStatus(StrEnum):
     NONDETERMINISTIC = "nondeterministic"  # two replays disagree
     TIMEOUT = "timeout"
     REFUSED = "refused"
-    UNRECORDED = "unrecorded"  # the row holds no output of this call
 
 
 class ToolResult(Record):
