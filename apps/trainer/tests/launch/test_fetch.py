@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -35,6 +36,9 @@ class Hub(ThreadingHTTPServer):
         self.gone = False
         self.ranges: list[str] = []
         self.downloads: list[str] = []
+        self.asked = threading.Event()
+        self.stuck = threading.Event()  # while it is clear, nothing is answered
+        self.stuck.set()
 
     @property
     def url(self) -> str:
@@ -57,6 +61,8 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, *, body: bool) -> None:
         hub = self.server
         path = urlsplit(self.path).path.strip("/")
+        hub.asked.set()
+        hub.stuck.wait(100)
         if hub.gone:
             self._error(503, "")
         elif path.startswith("api/"):
@@ -174,13 +180,12 @@ def hub() -> Iterator[Hub]:
 
 
 def _config(folder: Path, **changes: str) -> Path:
-    items = [
-        {"repo": changes.get("repo", "me/model"), "folder": "models/m"},
-        {"repo": "me/data", "kind": "dataset", "folder": "data/d", "include": ["data/*"]},
-    ]
-    items[0]["revision"] = changes.get("revision", "main")
+    model = {"repo": "me/model", "folder": "models/m"} | changes
+    data = {"repo": "me/data", "kind": "dataset", "folder": "data/d", "include": ["data/*"]}
+    data["include"] = [model.pop("include", "data/*")]
+    tree = {"model": {"path": "models/m"}, "rl": {"problems": "p"}, "stages": ["rl"]}
     file = folder / "run.yaml"
-    file.write_text(json.dumps({"model": {"path": "models/m"}, "stages": [], "fetch": items}))
+    file.write_text(json.dumps(tree | {"fetch": [model, data]}))
     return file
 
 
@@ -236,6 +241,44 @@ def test_a_broken_download_resumes_is_verified_and_pinned(hub: Hub, tmp_path: Pa
     # Everything is there: no hub is needed.
     hub.gone = True
     assert _fetch(tmp_path, hub.url).returncode == 0
+
+
+def test_files_that_are_wanted_besides_are_fetched(hub: Hub, tmp_path: Path) -> None:
+    assert _fetch(tmp_path, hub.url).returncode == 0
+    assert not (tmp_path / "data/d/README.md").exists()
+    assert _fetch(tmp_path, hub.url, include="*").returncode == 0
+    assert (tmp_path / "data/d/README.md").exists()
+
+
+def test_a_name_that_no_repository_can_have_is_one_line(hub: Hub, tmp_path: Path) -> None:
+    result = _fetch(tmp_path, hub.url, repo="no repository!")
+    assert result.returncode == 1
+    assert "FAIL  fetch.repo 'no repository!'" in result.stdout
+    assert "Traceback" not in result.stderr
+
+
+def test_ctrl_c_says_how_to_go_on(hub: Hub, tmp_path: Path) -> None:
+    hub.stuck.clear()
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "apps/trainer"), "fetch", "--config", str(_config(tmp_path))],
+        cwd=tmp_path,
+        env={**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # As in a terminal, also where the tests themselves run in the background.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert hub.asked.wait(60)
+    process.send_signal(signal.SIGINT)
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        hub.stuck.set()
+        process.kill()
+    assert process.returncode == 130, err
+    assert "the same command goes on" in out
+    assert "Traceback" not in err
 
 
 def test_content_that_is_not_the_hubs_is_refused(hub: Hub, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fetch everything; 0 if all of it is there and right, 1 if not."""
+    """Fetch everything; 0 if all of it is there and right, 1 if not, 130 after Ctrl-C."""
     from retool_trainer.config import load_config
     from retool_trainer.launch import FetchError, NoNetworkError, download_command, fetch_item
 
@@ -34,6 +34,9 @@ def run(args: argparse.Namespace) -> int:
         except (FetchError, OSError) as error:
             failed = True
             _say(f"FAIL  {error}")
+        except KeyboardInterrupt:
+            _say("stopped; the same command goes on where it stopped")
+            return 130
     if unreachable:
         _say("")
         _say("Without a network here: run these lines on a machine that has one,")

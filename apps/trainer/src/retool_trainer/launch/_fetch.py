@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -46,6 +47,7 @@ class Pin:
     """The revision that the configuration asked for."""
     commit: str
     """What it was when it was fetched; a second fetch stays with it."""
+    include: tuple[str, ...]
     files: Mapping[str, FileRecord]
 
 
@@ -80,7 +82,14 @@ def fetch_item(item: FetchItem, say: Callable[[str], None]) -> Pin:
             f"{item.repo}: {', '.join(damaged)} differ from the hub's hashes after the download; "
             "delete them and fetch again, or try another HF_ENDPOINT"
         )
-    pin = Pin(repo=item.repo, kind=item.kind, requested=item.revision, commit=commit, files=files)
+    pin = Pin(
+        repo=item.repo,
+        kind=item.kind,
+        requested=item.revision,
+        commit=commit,
+        include=tuple(item.include),
+        files=files,
+    )
     _write_pin(folder, pin)
     say(_verified(pin, folder))
     return pin
@@ -97,8 +106,8 @@ def download_command(item: FetchItem) -> str:
         words += ["--repo-type", "dataset"]
     words += ["--revision", item.revision, "--local-dir", item.folder]
     for pattern in item.include:
-        words += ["--include", f"'{pattern}'"]
-    return " ".join(words)
+        words += ["--include", pattern]
+    return shlex.join(words)
 
 
 def _look_up(item: FetchItem, revision: str) -> tuple[str, dict[str, FileRecord]]:
@@ -163,6 +172,8 @@ class _explained:  # noqa: N801 - used as a statement
         from huggingface_hub import errors
 
         item = self._item
+        if isinstance(error, errors.HFValidationError):
+            raise FetchError(f"fetch.repo {item.repo!r}: {error}") from error
         if isinstance(error, errors.GatedRepoError):
             raise FetchError(
                 f"{item.repo} is gated: accept its terms on its page, then `hf auth login`"
@@ -224,11 +235,11 @@ def _read_pin(folder: Path, item: FetchItem) -> Pin | None:
     try:
         tree = json.loads((folder / _PIN).read_text(encoding="utf-8"))
         files = {name: FileRecord(**record) for name, record in tree.pop("files").items()}
-        pin = Pin(files=files, **tree)
+        pin = Pin(files=files, include=tuple(tree.pop("include")), **tree)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None  # absent, or not ours: fetch as if for the first time
-    asked = (pin.repo, pin.kind, pin.requested) == (item.repo, item.kind, item.revision)
-    return pin if asked else None
+    has = (pin.repo, pin.kind, pin.requested, list(pin.include))
+    return pin if has == (item.repo, item.kind, item.revision, item.include) else None
 
 
 def _write_pin(folder: Path, pin: Pin) -> None:
