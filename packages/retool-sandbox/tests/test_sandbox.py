@@ -272,6 +272,28 @@ async def test_least_recently_used_session_is_ended(sandbox: Sandbox) -> None:
         assert evicted.state_lost
 
 
+async def test_session_that_runs_a_turn_is_not_ended_for_another() -> None:
+    async with Sandbox(tier="stdlib", concurrency=3, spares=0, max_sessions=1) as sandbox:
+        async with sandbox.session() as a, sandbox.session() as b, sandbox.session() as c:
+            code = "import time\ntime.sleep(0.5)\n1"
+            results = await asyncio.gather(*(each.run(code) for each in (a, b, c)))
+    assert [result.value for result in results] == ["1"] * 3
+
+
+async def test_closed_session_starts_no_interpreter_again(sandbox: Sandbox) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = 1")
+    with pytest.raises(SandboxError, match="closed"):
+        await session.run("x")
+
+
+async def test_session_may_end_after_its_sandbox() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        async with Sandbox(tier="stdlib", spares=0) as sandbox:
+            session = await stack.enter_async_context(sandbox.session())
+            await session.run("1")
+
+
 async def test_per_turn_limits(sandbox: Sandbox) -> None:
     async with sandbox.session(limits=Limits(wall_time_s=30.0, memory_mib=64)) as session:
         big = await session.run("x = bytearray(10**9)")

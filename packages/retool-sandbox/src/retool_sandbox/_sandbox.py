@@ -44,7 +44,7 @@ class Sandbox:
         limits: Ceilings for every run that brings none of its own.
         concurrency: Programs that run at the same time; the rest waits. Default: the CPU count.
         spares: Children forked ahead of time. Default: as many as concurrency, at most 8.
-        max_sessions: Live sessions; opening one more ends the one used least recently.
+        max_sessions: Live sessions; one more ends the one used least recently that runs no turn.
         packages: Further installed distributions that programs may import, with what they require.
         policy: What the source of a program may name; not a boundary.
         self_test: Attack the level's guarantees on entering and refuse if one does not hold.
@@ -186,7 +186,9 @@ class Sandbox:
         try:
             yield session
         finally:
-            await self._on_loop(self._end(session))
+            session.closed = True
+            if self._loop is not None:
+                await self._on_loop(self._end(session))
 
     async def spare_pids(self) -> list[int]:
         """Pids, as the caller sees them, of children that wait for a program."""
@@ -233,8 +235,10 @@ class Sandbox:
                 }
             )
             await fresh.start()
-            if self._self_test and worker is None:
-                await self._attack(fresh)
+            if worker is None or worker.level != fresh.level:
+                if self._self_test:
+                    await self._attack(fresh)
+                self._warn_if_weak(fresh)
             self._worker = fresh
             return fresh
 
@@ -252,6 +256,9 @@ class Sandbox:
         except BaseException:
             await worker.stop()
             raise
+
+    def _warn_if_weak(self, worker: Worker) -> None:
+        level = Level(worker.level)
         if self._isolation == "best_effort" and level not in (Level.FULL, Level.LANDLOCK):
             logger.warning(
                 "isolation is only %r here: %s",
@@ -273,10 +280,16 @@ class Sandbox:
         self, session: "Session", request: dict[str, Any], blobs: list[bytes]
     ) -> RunResult:
         async with session.lock, self._slots:
+            if session.closed:
+                raise SandboxError("the session was closed; this turn did not start")
             session.worker = await self._live_worker()
+            session.running = True
             self._touch(session)
             request = {**request, "session": session.session_id}
-            session.worker, answer = await self._ask(request, blobs)
+            try:
+                session.worker, answer = await self._ask(request, blobs)
+            finally:
+                session.running = False
             head = answer[0]
             over = head.get("over", True)
             lost = over or (session.has_state and head["fresh"])
@@ -303,8 +316,9 @@ class Sandbox:
     def _touch(self, session: "Session") -> None:
         self._sessions[session.session_id] = session
         self._sessions.move_to_end(session.session_id)
-        while len(self._sessions) > self._max_sessions:
-            _, oldest = self._sessions.popitem(last=False)
+        idle = [each for each in self._sessions.values() if not each.running]
+        for oldest in idle[: max(0, len(self._sessions) - self._max_sessions)]:
+            del self._sessions[oldest.session_id]
             if oldest.worker is not None:
                 oldest.worker.send({"op": "end_session", "session": oldest.session_id})
 
@@ -331,6 +345,8 @@ class Session:
         self.lock = asyncio.Lock()
         self.worker: Worker | None = None
         self.has_state = False
+        self.running = False
+        self.closed = False
 
     async def run(
         self,
