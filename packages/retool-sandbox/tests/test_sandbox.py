@@ -55,6 +55,29 @@ async def test_traceback_shows_user_lines_only(sandbox: Sandbox) -> None:
     assert result.stderr == result.traceback
 
 
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("import helper\nhelper.f()", 'File "helper.py", line 2, in f\n    1 / 0\n'),
+        ("import broken", 'File "broken.py", line 1\n'),
+        ("class X:\n    def __str__(self): return 1 / 0\nraise SystemExit(X())", ""),
+    ],
+)
+async def test_no_path_of_ours_is_shown(sandbox: Sandbox, code: str, line: str) -> None:
+    files = {"helper.py": "def f():\n    1 / 0\n", "broken.py": "def f(:\n"}
+    result = await sandbox.run(code, files=files)
+    assert (result.outcome, result.exit_code) == (Outcome.FAILED, 1)
+    assert line in result.stderr
+    assert "/" not in result.stderr.replace("1 / 0", "")
+
+
+async def test_cut_value_and_traceback_are_named(sandbox: Sandbox) -> None:
+    result = await sandbox.run("'x' * 100_000")
+    assert result.truncated == ("stdout", "value")
+    failed = await sandbox.run("raise ValueError('x' * 100_000)")
+    assert failed.truncated == ("stderr", "traceback")
+
+
 async def test_stdin_and_files_reach_the_program(sandbox: Sandbox) -> None:
     result = await sandbox.run(
         "import helper\nprint(input(), helper.X, open('data/a.txt').read())",
@@ -64,9 +87,9 @@ async def test_stdin_and_files_reach_the_program(sandbox: Sandbox) -> None:
     assert result.stdout == "hello 5 bytes\n", result
 
 
-@pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x", "", "a\0b"])
+@pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x", "", "a\0b", "\ud800"])
 async def test_file_names_must_stay_inside(sandbox: Sandbox, name: str) -> None:
-    with pytest.raises(ValueError, match="relative path"):
+    with pytest.raises(ValueError, match=r"relative path|surrogates not allowed"):
         await sandbox.run("1", files={name: "x"})
 
 
@@ -233,6 +256,20 @@ async def test_sessions_start_when_the_zygote_has_more_files_open_than_they_may(
         for _ in range(8):
             session = await stack.enter_async_context(sandbox.session(limits=few))
             assert (await session.run("1 + 1")).value == "2"
+
+
+async def test_killed_turn_counts_its_own_cpu_time(sandbox: Sandbox) -> None:
+    async with sandbox.session() as session:
+        await session.run("import time\nwhile time.process_time() < 0.5: pass")
+        died = await session.run("import os\nos._exit(0)")
+        assert died.cpu_time_s < 0.4
+
+
+async def test_standard_input_is_for_one_turn(sandbox: Sandbox) -> None:
+    async with sandbox.session() as session:
+        await session.run("1", stdin="unread\n")
+        assert "EOFError" in (await session.run("input()")).stderr
+        assert (await session.run("input()", stdin="read\n")).value == "'read'"
 
 
 async def test_exit_in_a_session_keeps_it(sandbox: Sandbox) -> None:

@@ -27,10 +27,11 @@ def make_request(
     """The head of a request.
 
     Raises:
-        ValueError: A file's name leads out of the scratch.
+        ValueError: A file's name leads out of the scratch, or is no text.
     """
     names = list(files or ())
     for name in names:
+        name.encode()  # a lone surrogate names no file; this, too, raises ValueError
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
             raise ValueError(f"a file name must be a relative path without '..', got {name!r}")
@@ -68,7 +69,12 @@ def make_result(answer: Answer, level: str, *, lost: bool = False) -> RunResult:
         raise RunLost(head["detail"] or "the run was cancelled")
     out_head, out_tail, err_head, err_tail, value, trace = blobs
     cut_out, cut_err = head["cut"]
-    truncated = [name for name, cut in (("stdout", cut_out), ("stderr", cut_err)) if cut > 0]
+    cuts = {
+        "stdout": cut_out > 0,
+        "stderr": cut_err > 0,
+        "value": head["cut_value"],
+        "traceback": head["cut_traceback"],
+    }
     return RunResult(
         outcome=Outcome(head["outcome"]),
         stdout=join_cut(out_head, out_tail, cut_out),
@@ -80,7 +86,7 @@ def make_result(answer: Answer, level: str, *, lost: bool = False) -> RunResult:
         wall_time_s=head["wall"],
         cpu_time_s=head["cpu"],
         peak_memory_mib=head["peak"],
-        truncated=tuple(truncated),
+        truncated=tuple(name for name, cut in cuts.items() if cut),
         isolation=level,
         detail=head["detail"],
         state_lost=lost,

@@ -8,6 +8,7 @@ that walks the frames finds nothing but this file.
 import ast
 import builtins
 import collections
+import contextlib
 import io
 import json
 import linecache
@@ -23,9 +24,11 @@ from typing import Any
 from ._review import review_source
 
 REPORT = struct.Struct(">iBII")  # exit code, flags, bytes of value, bytes of traceback
-HAS_VALUE, HAS_TRACEBACK, REFUSED = 1, 2, 4
+HAS_VALUE, HAS_TRACEBACK, REFUSED, CUT_VALUE, CUT_TRACEBACK = 1, 2, 4, 8, 16
+MAX_TEXT_BYTES = 1 << 16
 REFUSED_EXIT = 120
-_turn = {"busy": False, "interrupted": False}
+_turn = {"busy": False, "interrupted": False, "stdin": False}
+_place = {"scratch": ""}
 _SIZE = struct.Struct(">I")
 
 
@@ -100,8 +103,9 @@ def _place_files(names: list[str], blobs: list[bytes]) -> None:
 
 
 def _place_stdin(data: bytes) -> None:
-    if not data:
+    if not data and not _turn["stdin"]:
         return
+    _turn["stdin"] = bool(data)  # what an earlier turn did not read is not for this one
     name = ".stdin"
     with open(name, "wb") as file:
         file.write(data)
@@ -115,7 +119,7 @@ def _place_stdin(data: bytes) -> None:
 
 
 def _is_user_file(name: str) -> bool:
-    return name.startswith("<code") or (not name.startswith(("<", "/")) and os.path.exists(name))
+    return name.startswith(("<code", _place["scratch"]))
 
 
 def _keep_user_frames(exception: traceback.TracebackException, seen: set[int]) -> None:
@@ -150,7 +154,7 @@ def _format(error: BaseException) -> str:
         _shorten(error.__traceback__)
         summary = traceback.TracebackException.from_exception(error, compact=True)
         _keep_user_frames(summary, set())
-        return "".join(summary.format())
+        return "".join(summary.format()).replace(f'File "{_place["scratch"]}', 'File "')
     except BaseException as failure:  # noqa: BLE001  (the exception's own class is user code)
         return f"{type(error).__name__}\n(its text could not be made: {type(failure).__name__})\n"
 
@@ -196,7 +200,8 @@ def _exit_code(stop: SystemExit) -> int:
         return 0
     if isinstance(code, int):
         return code & 0xFF
-    sys.stderr.write(f"{code}\n")
+    with contextlib.suppress(Exception):  # its text, and the stream, may be user code
+        sys.stderr.write(f"{code}\n")
     return 1
 
 
@@ -232,13 +237,14 @@ def _run(source: bytes, name: str, namespace: dict[str, Any]) -> tuple[int, str 
     return code, value, trace
 
 
-def _cut(text: str | None, limit: int) -> bytes:
+def _cut(text: str | None) -> bytes:
+    """Its bytes; more than MAX_TEXT_BYTES when the middle is missing."""
     if text is None:
         return b""
     data = text.encode("utf-8", "backslashreplace")
-    if len(data) <= limit:
+    if len(data) <= MAX_TEXT_BYTES:
         return data
-    half = limit // 2
+    half = MAX_TEXT_BYTES // 2
     return data[:half] + b"\n[...]\n" + data[-half:]
 
 
@@ -255,6 +261,7 @@ def main(link: int, session: bool) -> None:
     namespace = module.__dict__
     namespace["__builtins__"] = builtins
     sys.argv = ["main.py"]
+    _place["scratch"] = f"{os.getcwd()}/"
     sys.path.append(os.getcwd())  # last: a file of the program never shadows a library
     if session:
         signal.signal(signal.SIGINT, _on_interrupt)
@@ -272,8 +279,8 @@ def main(link: int, session: bool) -> None:
             reseed(head["seed"])
         code, value, trace, refused = 1, None, None, False
         try:
-            _place_files(head.get("files", []), blobs[2:])
             _place_stdin(blobs[1])
+            _place_files(head.get("files", []), blobs[2:])
         except OSError as error:
             trace = f"OSError: the files of the run do not fit into the scratch: {error.strerror}\n"
             sys.stderr.write(trace)
@@ -288,9 +295,11 @@ def main(link: int, session: bool) -> None:
             else:
                 code, value, trace = _run(blobs[0], name, namespace)
         del request, head, blobs
-        value_bytes, trace_bytes = _cut(value, 1 << 16), _cut(trace, 1 << 16)
+        value_bytes, trace_bytes = _cut(value), _cut(trace)
         flags = (value is not None) * HAS_VALUE + (trace is not None) * HAS_TRACEBACK
         flags += refused * REFUSED
+        flags += (len(value_bytes) > MAX_TEXT_BYTES) * CUT_VALUE
+        flags += (len(trace_bytes) > MAX_TEXT_BYTES) * CUT_TRACEBACK
         body = REPORT.pack(code, flags, len(value_bytes), len(trace_bytes))
         body += value_bytes + trace_bytes
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ._cgroups import NoSlots, Slots
 from ._child import Child, Job
-from ._program import HAS_TRACEBACK, HAS_VALUE, REFUSED, REPORT
+from ._program import CUT_TRACEBACK, CUT_VALUE, HAS_TRACEBACK, HAS_VALUE, REFUSED, REPORT
 
 Answer = tuple[dict[str, Any], tuple[bytes, ...]]
 
@@ -78,6 +78,8 @@ def answer(child: Child, job: Job, status: int, cpu_s: float, peak_mib: float) -
         "cpu": cpu_s,
         "peak": peak_mib,
         "cut": [job.stdout.cut_bytes, job.stderr.cut_bytes],
+        "cut_value": bool(flags & CUT_VALUE),
+        "cut_traceback": bool(flags & CUT_TRACEBACK),
         "has_value": bool(flags & HAS_VALUE),
         "has_traceback": bool(flags & HAS_TRACEBACK),
         "detail": job.detail,

@@ -285,7 +285,7 @@ class Zygote:
 
     def _finish(self, child: Child, job: Job, status: int, usage: resource.struct_rusage) -> None:
         self._drain(child, job)
-        cpu = usage.ru_utime + usage.ru_stime
+        cpu = max(0.0, usage.ru_utime + usage.ru_stime - job.cpu_before)
         peak = self._slots.peak_mib(child.slot) or self._jail.peak_mib(usage.ru_maxrss)
         status = judge_exit(child, job, status, cpu, self._slots, filters=self._jail.filters)
         self._reply(child, job, status, cpu, peak)
