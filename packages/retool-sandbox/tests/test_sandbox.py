@@ -87,6 +87,13 @@ async def test_stdin_and_files_reach_the_program(sandbox: Sandbox) -> None:
     assert result.stdout == "hello 5 bytes\n", result
 
 
+async def test_request_that_fits_no_frame_is_the_callers_error(sandbox: Sandbox) -> None:
+    with pytest.raises(ValueError, match="too big"):
+        await sandbox.run("1", stdin=bytes(260 << 20))
+    assert sandbox._worker is not None
+    assert sandbox._worker.num_pending == 0
+
+
 @pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x", "", "a\0b", "\ud800"])
 async def test_file_names_must_stay_inside(sandbox: Sandbox, name: str) -> None:
     with pytest.raises(ValueError, match=r"relative path|surrogates not allowed"):

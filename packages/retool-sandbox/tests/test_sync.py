@@ -20,7 +20,8 @@ def test_synchronous_facade_runs_and_keeps_sessions() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [("wall_time_s", 0), ("wall_time_s", float("inf")), ("memory_mib", 1), ("processes", 0),
-     ("output_kib", 1.5), ("cpu_time_s", -1.0), ("threads", True)],
+     ("wall_time_s", 1e20), ("memory_mib", 10**15), ("output_kib", 300_000), ("output_kib", 1.5),
+     ("cpu_time_s", -1.0), ("threads", True)],
 )  # fmt: skip
 def test_limits_reject_bad_values_at_birth(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=field):

@@ -1,9 +1,12 @@
 """The values that go into a sandbox and come out of it."""
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+_MOST_SECONDS = 1e7
+_MOST = 1 << 31  # in bytes still a number that the kernel takes
+_MOST_OUTPUT_KIB = 1 << 16  # both streams fit into one frame
 
 
 class Outcome(StrEnum):
@@ -51,8 +54,10 @@ class Limits:
             value = getattr(self, name)
             if value is None:
                 continue
-            if not (isinstance(value, int | float) and 0 < value < math.inf):
-                raise ValueError(f"{name} must be a finite number of seconds > 0, got {value!r}")
+            if not (isinstance(value, int | float) and 0 < value <= _MOST_SECONDS):
+                raise ValueError(
+                    f"{name} must be > 0 and <= {_MOST_SECONDS:g} seconds, got {value!r}"
+                )
         lowest = {
             "memory_mib": 16,
             "output_kib": 1,
@@ -64,8 +69,11 @@ class Limits:
         }
         for name, low in lowest.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < low:
-                raise ValueError(f"{name} must be a whole number >= {low}, got {value!r}")
+            high = _MOST_OUTPUT_KIB if name == "output_kib" else _MOST
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                raise ValueError(
+                    f"{name} must be a whole number >= {low} and <= {high}, got {value!r}"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

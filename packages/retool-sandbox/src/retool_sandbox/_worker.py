@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ._errors import IsolationUnavailable, RunLost, SandboxError
-from ._frames import FrameReader, pack, unpack
+from ._frames import FrameError, FrameReader, pack, unpack
 
 logger = logging.getLogger(__name__)
 
@@ -122,14 +122,19 @@ class Worker(asyncio.Protocol):
 
         Raises:
             RunLost: The zygote died first, or was stuck and had to be replaced.
+            ValueError: The request is bigger than a frame.
         """
         if self._transport is None or not self.alive:
             raise RunLost("the zygote is gone; this run did not start")
         self._next_id += 1
         job_id = self._next_id
+        try:
+            frame = pack({**head, "id": job_id}, blobs)
+        except FrameError as error:
+            raise ValueError(f"code, stdin and files are too big: {error}") from None
         answer = asyncio.get_running_loop().create_future()
         self._answers[job_id] = answer
-        self._transport.write(pack({**head, "id": job_id}, blobs))
+        self._transport.write(frame)
         try:
             async with asyncio.timeout(deadline_s):
                 return await answer
