@@ -3,6 +3,8 @@
 # ruff: noqa: E501
 
 import asyncio
+import datetime
+import enum
 import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
@@ -68,6 +70,8 @@ async def test_raw_newlines_in_the_json_text_are_taken(sandbox: Sandbox) -> None
         ("code_interpreter", {"code": 3}, ["code", "string"]),
         ("code_interpreter", {"code": "1", "lang": "c"}, ["lang"]),
         ("code_interpreter", {"code": "  \n"}, ["empty"]),
+        ("code_interpreter", '{"code": "\\ud800"}', ["Invalid JSON"]),
+        ("code_interpreter", {"code": b"1"}, ["cannot be written as JSON"]),
         ("code_interpreter", "[" * 100_000, ["not valid JSON"]),
     ],
 )
@@ -150,6 +154,24 @@ async def test_spec_is_derived_from_the_function() -> None:
     assert (await registry.execute("look_up", {"word": "x"})).text == "x 3"
 
 
+class Colour(enum.Enum):
+    RED = "red"
+
+
+async def test_arguments_of_any_type_are_read_as_json_writes_them() -> None:
+    registry = ToolRegistry()
+
+    @registry.tool
+    async def paint(colour: Colour, at: tuple[int, int], day: datetime.date) -> str:
+        """Paint."""
+        return f"{colour.name} {at} {day}"
+
+    good = {"colour": "red", "at": [1, 2], "day": "2026-01-31"}
+    assert (await registry.execute("paint", good)).text == "RED (1, 2) 2026-01-31"
+    for bad in ({"colour": "blue"}, {"at": ["1", 2]}, {"day": 7}):
+        assert (await registry.execute("paint", good | bad)).outcome == "bad_call"
+
+
 async def test_registering_rejects_what_has_no_spec() -> None:
     registry = ToolRegistry()
 
@@ -166,6 +188,12 @@ async def test_registering_rejects_what_has_no_spec() -> None:
         registry.tool(blocking)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="needs a type"):
         registry.tool(untyped)
+
+    async def many(*words: str) -> str:
+        return " ".join(words)
+
+    with pytest.raises(TypeError, match="must name each parameter"):
+        registry.tool(many)
     registry.tool(fine)
     with pytest.raises(ValueError, match="registered already"):
         registry.tool(fine)

@@ -65,7 +65,7 @@ class ToolRegistry:
         """Register a typed async function; its docstring and annotations become the spec.
 
         Raises:
-            TypeError: It is not async, or a parameter has no annotation.
+            TypeError: It is not async, or a parameter has no annotation or no name.
             ValueError: The name is taken.
         """
         self.add(function, spec=None)
@@ -132,10 +132,13 @@ class ToolRegistry:
             kind = type(arguments).__name__
             return _bad(f"The arguments of {name} must be a JSON object, got {kind}.")
         try:
-            # Strict: "3" is no number. The model is told, instead of something being guessed.
-            checked = tool.arguments.model_validate(dict(arguments), strict=True)
+            # Strict: "3" is no number. The model is told, instead of something being guessed. Read
+            # as JSON, which writes enums and dates as texts.
+            checked = tool.arguments.model_validate_json(json.dumps(dict(arguments)), strict=True)
         except pydantic.ValidationError as error:
             return _bad(f"Bad arguments for {name}: {_explain(error)}.")
+        except (TypeError, ValueError, RecursionError) as error:
+            return _bad(f"The arguments of {name} cannot be written as JSON: {error}.")
         values = {field: getattr(checked, field) for field in tool.arguments.model_fields}
         function = functions.get(name, tool.function)
         async with self._limiter():
@@ -200,6 +203,10 @@ def _arguments_model(function: ToolFunction) -> type[pydantic.BaseModel]:
         raise TypeError(f"a tool must be an async function, {function!r} is not")
     fields: dict[str, Any] = {}
     for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise TypeError(f"tool {function.__name__!r} must name each parameter, not {name!r}")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise TypeError(f"parameter {name!r} of tool {function.__name__!r} must have a name")
         if parameter.annotation is inspect.Parameter.empty:
             raise TypeError(f"parameter {name!r} of tool {function.__name__!r} needs a type")
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
