@@ -4,6 +4,7 @@
 
 import asyncio
 import base64
+import contextlib
 import os
 import signal
 import socket
@@ -163,6 +164,35 @@ async def test_metrics_count_outcomes(http: aiohttp.ClientSession) -> None:
         text = await response.text()
     assert 'retool_sandbox_runs_total{outcome="failed"}' in text
     assert "retool_sandbox_run_seconds_bucket" in text
+
+
+async def test_odd_numbers_and_headers_get_an_answer(
+    running: Running, http: aiohttp.ClientSession
+) -> None:
+    body = b'{"code": "1", "memory_limit_MB": Infinity}'
+    async with http.post("/run_code", data=body) as response:
+        assert response.status == 400
+    host, port = running.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\r\n\r\n")
+    assert b" 401 " in await asyncio.wait_for(reader.readline(), 20)
+    writer.close()
+
+
+async def test_host_that_takes_no_connection_is_tried_again() -> None:
+    with socket.socket() as full, contextlib.ExitStack() as stack:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(3):  # more than its backlog: the next one waits for ever
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        async with RemoteSandbox(url, retry_s=0.1) as remote:
+            assert remote._client is not None
+            remote._client._timeout = aiohttp.ClientTimeout(total=None, connect=0.3)
+            with pytest.raises(QueueFull):
+                await remote.run("1")
 
 
 async def test_unknown_session_is_told(http: aiohttp.ClientSession) -> None:

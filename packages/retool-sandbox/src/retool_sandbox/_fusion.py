@@ -21,7 +21,7 @@ def fusion_limits(data: dict[str, Any], default: Limits, ceiling: Limits) -> Lim
             limits = replace(limits, wall_time_s=min(float(wall_time_s), ceiling.wall_time_s))
         if memory_mib is not None and int(memory_mib) > 0:  # -1: no limit of the client's
             limits = replace(limits, memory_mib=max(16, min(int(memory_mib), ceiling.memory_mib)))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise BadRequestError(str(error)) from None
     return limits
 

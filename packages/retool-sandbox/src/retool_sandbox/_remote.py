@@ -171,7 +171,7 @@ class RemoteSandbox:
             ):
                 text = await response.text()
                 status = response.status
-        except aiohttp.ClientConnectorError as error:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise _NeverStartedError(f"{host.url}: {error}") from None
         except TimeoutError:
             raise RunLost(f"{host.url} gave no answer for {deadline_s:g} s") from None

@@ -136,8 +136,9 @@ class Service:
     def _may_enter(self, request: web.Request) -> bool:
         if self._config.token is None:
             return True
-        given = request.headers.get("Authorization", "")
-        return hmac.compare_digest(given.encode(), f"Bearer {self._config.token}".encode())
+        # Bytes that are no text arrive as lone surrogates.
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        return hmac.compare_digest(given, f"Bearer {self._config.token}".encode())
 
     async def _read(self, request: web.Request) -> dict[str, Any]:
         try:
