@@ -32,7 +32,12 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise SandboxError("a synchronous call from its own event loop would wait for itself")
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        result = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return result.result()
+        except BaseException:
+            result.cancel()  # of a caller that was interrupted nobody waits for the program
+            raise
 
     def stop(self) -> None:
         """End the loop and its thread."""
@@ -122,6 +127,9 @@ class SyncSession:
         stdin: str | bytes = "",
         files: Mapping[str, str | bytes] | None = None,
         limits: Limits | None = None,
+        policy: Policy | None = None,
     ) -> RunResult:
         """Run one turn; see Session.run."""
-        return self._call(self._session.run(code, stdin=stdin, files=files, limits=limits))
+        return self._call(
+            self._session.run(code, stdin=stdin, files=files, limits=limits, policy=policy)
+        )
