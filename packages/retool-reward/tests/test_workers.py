@@ -105,7 +105,8 @@ def server_of(pool: Pool) -> Server:
 def test_a_fork_server_that_died_is_replaced_and_costs_no_question(pool: Pool) -> None:
     ask(pool, NEEDS_SYMPY, "1")
     server = server_of(pool)
-    os.kill(server._process.pid, 9)
+    server._process.kill()
+    server._process.wait()
     assert ask(pool, NEEDS_SYMPY, "1").reason is Reason.MATCH
     assert server_of(pool) is not server
 
@@ -172,7 +173,11 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         (pid,) = pool_pids(pool)
         limits = Path(f"/proc/{pid}/limits").read_text()
         (line,) = [line for line in limits.splitlines() if line.startswith("Max address space")]
-        assert line.split()[3] == str(512 * 2**20)
+        limit = int(line.split()[3])
+        pages = [int(field) for field in Path(f"/proc/{pid}/statm").read_text().split()]
+        mapped, resident = (number * resource.getpagesize() for number in pages[:2])
+        # It may grow to 512 MiB, give or take, of which sympy holds 95.
+        assert 400 * 2**20 < limit - mapped + resident < 560 * 2**20
 
 
 def test_a_closed_pool_says_so(pool: Pool) -> None:

@@ -74,7 +74,7 @@ class GradeConfig:
     symbolic_time_s: float = 0.8
     """Wall time of one symbolic question."""
     symbolic_memory_mib: int = 512
-    """Address space of one symbolic worker."""
+    """Memory of one symbolic worker."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_answer_chars <= 1_000_000:

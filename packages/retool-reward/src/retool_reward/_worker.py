@@ -53,7 +53,7 @@ def _answer(
         )
         if verdict.same is None and not verdict.gold_unparsable:
             verdict = Verdict(math_verify_agrees(pred, gold), "math_verify")
-    except MemoryError:
+    except (MemoryError, SystemError):  # deep in C, the interpreter may lose the first
         return {"error": "out_of_memory"}
     except Exception as error:  # noqa: BLE001 - sympy may raise anything on an answer's terms
         return {"error": f"{type(error).__name__}: {error}"[:500]}
