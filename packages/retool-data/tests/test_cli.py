@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from retool_data import _extras, load, load_packs, load_samples
+from retool_data import _commands, _extras, load, load_packs, load_samples
 from retool_data._cli import main
 from retool_data._extras import open_rendering
 from retool_data._stats import summarise
@@ -377,3 +378,29 @@ def test_the_extras_are_imported_inside_functions_only() -> None:
     siblings = [line for line in lines if re.search(r"from retool_(sandbox|rollout) import", line)]
     assert len(siblings) == 2
     assert all(line.startswith("        ") for line in siblings)
+
+
+def test_a_reader_that_goes_away_is_no_fault(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "one?", "answer": "1"}\n')
+    program = "import sys; from retool_data._cli import main; sys.exit(main())"
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-c", program, "stats", str(rows), "--json"],
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_ends_in_one_line(run: Run, chats: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_commands, "stats_command", interrupted)
+    assert run("stats", chats)[::2] == (130, "retool-data: stopped\n")

@@ -1,6 +1,7 @@
 """The command line: `retool-data load | convert | validate | dedupe | ... | view`."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -22,7 +23,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
         _check_targets(arguments)
-        return command(arguments)
+        code = command(arguments)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        print("retool-data: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `| head` is no fault
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (OSError, ValueError, run.MissingExtraError, run.ExecutorError) as error:
         print(f"retool-data: {error}", file=sys.stderr)
         return 2
