@@ -21,7 +21,12 @@ def start_actor() -> None:
     from retool_trainer.workers._policy_group import _PolicyRank
 
     config = RunConfig.model_validate(
-        {"model": {"path": "no-such-folder"}, "stages": [], "platform": "npu"}
+        {
+            "model": {"path": "no-such-folder"},
+            "stages": ["rl"],
+            "rl": {"problems": "p"},
+            "platform": "npu",
+        }
     )
     try:
         _PolicyRank(0, config, "no-such-folder").start(("127.0.0.1", 1))

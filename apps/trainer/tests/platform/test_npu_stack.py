@@ -21,7 +21,9 @@ ENGINE_SIDE = Path(weights.__file__).parent / "engine_side"
 
 def _run_rank(mode: str, folder: Path) -> list[dict[str, Any]]:
     """Run npu_rank.py as a policy process would start: in the platform's environment."""
-    config = RunConfig.model_validate({"model": {"path": "m"}, "stages": [], "platform": "npu"})
+    config = RunConfig.model_validate(
+        {"model": {"path": "m"}, "stages": ["rl"], "rl": {"problems": "p"}, "platform": "npu"}
+    )
     environment = get_platform("npu").process_environment("policy", config, os.environ)
     log = folder / "log.jsonl"
     environment |= {

@@ -20,7 +20,8 @@ def _config(platform: str = "npu", **engine: Any) -> RunConfig:
     return RunConfig.model_validate(
         {
             "model": {"path": "m"},
-            "stages": [],
+            "stages": ["rl"],
+            "rl": {"problems": "p"},
             "platform": platform,
             "devices_per_node": 8,
             "engine": {"kind": "vllm", **engine},
@@ -123,6 +124,24 @@ def test_npu_contradictions_are_refused(
 ) -> None:
     (fault,) = get_platform("npu").faults(_config(**engine), environment)
     assert expected in fault
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [("cuda", "CUDA_VISIBLE_DEVICES"), ("npu", "ASCEND_RT_VISIBLE_DEVICES")],
+)
+def test_devices_that_ray_cannot_give_out_are_refused(name: str, variable: str) -> None:
+    platform, config = get_platform(name), _config(name)
+    noset = f"RAY_EXPERIMENTAL_NOSET_{variable}"
+    for environment, expected in (
+        ({variable: "0,1"}, "shows 2 devices"),
+        ({variable: ""}, "shows 0 devices"),
+        ({noset: "1"}, f"all would work on {name}:0"),
+    ):
+        (fault,) = platform.faults(config, environment)
+        assert expected in fault
+    for environment in ({variable: "0,1,2,3,4,5,6,7"}, {noset: "0"}):
+        assert platform.faults(config, environment) == []
 
 
 def test_a_sound_npu_config_has_no_fault() -> None:

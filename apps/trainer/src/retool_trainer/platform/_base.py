@@ -50,7 +50,8 @@ class VllmLaunch:
     model: str
     """Folder with the weights and the tokenizer."""
     host: str = "127.0.0.1"
-    port: int
+    port: int | str
+    """`plan` has a word for one that is not chosen yet."""
     seed: int = 0
 
 
@@ -145,14 +146,37 @@ class Platform(ABC):
             config: The run.
             environment: What the processes would inherit, e.g. `os.environ`.
         """
-        del environment
+        found: list[str] = []
         if config.engine.colocated and config.engine.sync == "broadcast":
-            fault = (
+            found.append(
                 "engine.sync: broadcast with engine.colocated: one device would be two ranks of "
                 f"one {self.collective_backend} group; set engine.sync: disk"
             )
-            return [fault]
-        return []
+        if self.visible_devices_variable is not None:
+            found += self._visibility_faults(
+                self.visible_devices_variable, config.devices_per_node, environment
+            )
+        return found
+
+    def _visibility_faults(
+        self, variable: str, devices: int | None, environment: Mapping[str, str]
+    ) -> list[str]:
+        """Ray gives each process its devices by this variable, out of those that it shows."""
+        found: list[str] = []
+        noset = f"RAY_EXPERIMENTAL_NOSET_{variable}"
+        if environment.get(noset, "").lower() in {"1", "true"}:  # as Ray reads it
+            found.append(
+                f"{noset}={environment[noset]}: Ray would show every rank all devices, and all "
+                f"would work on {self.device(0)}; unset it"
+            )
+        visible = environment.get(variable)
+        shown = [word for word in (visible or "").split(",") if word]
+        if visible is not None and devices and len(shown) < devices:
+            found.append(
+                f"{variable}={visible} shows {len(shown)} devices, but devices_per_node is "
+                f"{devices}; unset it or lower devices_per_node"
+            )
+        return found
 
     # -- Ray -----------------------------------------------------------------------------
 

@@ -134,22 +134,6 @@ class NpuPlatform(Platform):
                 f"VLLM_ASCEND_ENABLE_NZ={seen['VLLM_ASCEND_ENABLE_NZ']}: weight updates would be "
                 "ignored silently (vllm-ascend#5747); set it to 0"
             )
-        noset = "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES"
-        if seen.get(noset):
-            found.append(
-                f"{noset}={seen[noset]}: Ray would show every rank all devices, and all would work "
-                "on npu:0; unset it"
-            )
-        visible = seen.get("ASCEND_RT_VISIBLE_DEVICES")
-        if (
-            visible
-            and config.devices_per_node
-            and len(visible.split(",")) < config.devices_per_node
-        ):
-            found.append(
-                f"ASCEND_RT_VISIBLE_DEVICES={visible} shows {len(visible.split(','))} devices, but "
-                f"devices_per_node is {config.devices_per_node}; unset it or lower devices_per_node"
-            )
         return found
 
     def ray_init_arguments(self, devices: int | None) -> dict[str, Any]:
