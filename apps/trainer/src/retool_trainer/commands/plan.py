@@ -14,11 +14,18 @@ from ._arguments import add_config_arguments
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_config_arguments(parser)
-    parser.add_argument("--nodes", type=int, metavar="N", help="instead of the config's nodes")
+    parser.add_argument("--nodes", type=_count, metavar="N", help="instead of the config's nodes")
     parser.add_argument(
-        "--devices", type=int, metavar="M", help="devices of a node, instead of devices_per_node"
+        "--devices", type=_count, metavar="M", help="devices of a node, instead of devices_per_node"
     )
     parser.add_argument("--json", action="store_true", help="for machines")
+
+
+def _count(text: str) -> int:
+    number = int(text) if text.isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of 1 or more")
+    return number
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
     plan = make_plan(
         config,
         config_file=str(args.config),
+        overrides=args.overrides,
         nodes=args.nodes,
         devices=args.devices,
         environment=os.environ,

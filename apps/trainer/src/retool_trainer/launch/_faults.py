@@ -26,7 +26,11 @@ def layout_faults(
                 f"model's {size.num_layers} layers; choose a divisor"
             )
         if serves:
-            found += _divisions(engine.tensor_parallel, "engine.tensor_parallel", size)
+            # vLLM gives ranks beyond the key/value heads copies of them, in equal numbers.
+            copies = engine.tensor_parallel % size.num_kv_heads == 0
+            found += _divisions(
+                engine.tensor_parallel, "engine.tensor_parallel", size, copies_kv_heads=copies
+            )
     # Cores are no devices that a rank owns: Ray shares them out by itself.
     if config.platform != "cpu":
         total = nodes * devices_per_node
@@ -51,12 +55,15 @@ def layout_faults(
                 )
     if config.rl is not None and "rl" in config.stages:
         samples = config.rl.prompts_per_step * config.rl.samples_per_prompt
-        parts = config.rl.minibatches * config.policy.data_parallel
-        if samples % parts:
+        if samples < config.rl.minibatches:
             found.append(
-                f"{samples} samples a step do not divide into {config.rl.minibatches} minibatch(es)"
-                f" x {config.policy.data_parallel} data-parallel ranks; change "
-                "rl.prompts_per_step or rl.minibatches"
+                f"{samples} samples a step are too few for {config.rl.minibatches} minibatches; "
+                "raise rl.prompts_per_step or lower rl.minibatches"
+            )
+        if not serves and config.platform != "cpu":
+            found.append(
+                "engine.kind embedded generates on the CPU, whatever the platform; set "
+                "engine.kind: vllm"
             )
         if serves and config.limits.context_tokens > engine.max_model_len:
             found.append(
@@ -82,11 +89,13 @@ def layout_faults(
     return found
 
 
-def _divisions(width: int, key: str, size: ModelSize) -> list[str]:
+def _divisions(
+    width: int, key: str, size: ModelSize, *, copies_kv_heads: bool = False
+) -> list[str]:
     found: list[str] = []
     for count, what in (
         (size.num_heads, "attention heads"),
-        (size.num_kv_heads, "key/value heads"),
+        (width if copies_kv_heads else size.num_kv_heads, "key/value heads"),
         (size.mlp, "MLP columns"),
     ):
         if count % width:
@@ -170,8 +179,8 @@ def _remedy(item: str) -> str:
     }.get(item, "give it more room, or keep less (checkpoints.keep)")
 
 
-def notes(config: RunConfig, platform: Platform) -> tuple[str, ...]:
-    """What can run, but a person may not expect."""
+def notes(config: RunConfig, platform: Platform, *, unused: int) -> tuple[str, ...]:
+    """What can run, but a person may not expect; `unused` devices are nobody's."""
     found: list[str] = []
     limit, sft = config.policy.tokens_per_microbatch, config.sft
     if sft is not None and "sft" in config.stages and sft.max_tokens > limit:
@@ -187,6 +196,13 @@ def notes(config: RunConfig, platform: Platform) -> tuple[str, ...]:
                 f"its prompt has at most {max(prompt, 0)} (policy.tokens_per_microbatch)"
             )
     if platform.name != "cpu":
+        if unused > 0:
+            found.append(
+                f"{unused} devices are used by nothing; raise policy.data_parallel or "
+                "engine.replicas"
+            )
+        if config.hardware.device_memory_gib is None:
+            found.append("hardware.device_memory_gib is not given, so nothing says whether it fits")
         found.append(
             f"launch-plan tested, not run on {'NPUs' if platform.name == 'npu' else 'GPUs'} by us; "
             "memory and times are estimates"

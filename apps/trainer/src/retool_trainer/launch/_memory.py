@@ -16,8 +16,12 @@ GIB = 2**30
 
 # Context, communication buffers, workspace of the kernels and what the allocator cannot use.
 _DEVICE_RESERVE_GIB = 4.0
-# Interpreter, torch, Ray and pinned staging of one rank or engine process.
+# Interpreter, torch, Ray and pinned staging of a rank, or of an engine's worker.
 _PROCESS_HOST_GIB = 4.0
+# The policy takes the loss this many logits at a time; a test keeps it equal to policy._model's.
+LOGITS_AT_ONCE = 2**28
+# In float32 at the peak of the forward pass: logits, shifted, their exponentials and two products.
+_LOGIT_TEMPORARIES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +84,13 @@ def policy_items(
     else:
         activations = layer_bytes * layers
         how = f"{tokens} tokens x {layers} layers"
-    # Logits in the forward's type, their fp32 copy, and the gradient.
-    logits = tokens * size.vocabulary / tp * (width + 4 + 4)
+    predictions = min(tokens, LOGITS_AT_ONCE * tp // size.vocabulary)
+    logits = predictions * size.vocabulary / tp * (width + 4 * _LOGIT_TEMPORARIES)
     items = [
         _item("weights", width * parameters, f"{parameters / 1e6:.1f} M x {width} bytes"),
         _item("gradients", 4 * parameters, "fp32 accumulation"),
         _item("activations", activations, how),
-        _item("logits", logits, f"{tokens} tokens x {size.vocabulary} / TP{tp}, with gradient"),
+        _item("logits", logits, f"{predictions} predictions at once x {size.vocabulary} / TP{tp}"),
         MemoryItem(name="reserve", gib=_DEVICE_RESERVE_GIB, formula="context, buffers, gaps"),
     ]
     state, formula = optimizer_bytes(size, policy)
@@ -135,13 +139,14 @@ def engine_items(size: ModelSize, config: RunConfig) -> tuple[tuple[MemoryItem, 
 
 def host_estimate(size: ModelSize, config: RunConfig, ranks_per_node: int) -> MemoryEstimate:
     """Host memory of the fullest node, which also runs the driver."""
-    policy = config.policy
-    engines = config.engine.replicas if config.engine.kind == "vllm" else 0
+    policy, engine = config.policy, config.engine
+    # vLLM has a worker for each device and a core besides.
+    servers = engine.replicas * (engine.tensor_parallel + 1) if engine.kind == "vllm" else 0
     items = [
         MemoryItem(
             name="processes",
-            gib=_PROCESS_HOST_GIB * (ranks_per_node + engines + 1),
-            formula=f"{ranks_per_node} ranks, {engines} engines, the driver",
+            gib=_PROCESS_HOST_GIB * (ranks_per_node + servers + 1),
+            formula=f"ranks: {ranks_per_node}, of engines: {servers}, driver: 1",
         )
     ]
     offloads = any(
@@ -150,9 +155,14 @@ def host_estimate(size: ModelSize, config: RunConfig, ranks_per_node: int) -> Me
     if offloads:
         state, formula = optimizer_bytes(size, policy)
         items.append(_item("optimizer", state * ranks_per_node, f"offloaded: {formula}, all ranks"))
-    if config.engine.sync == "disk" and config.rl is not None:
+    if engine.sync == "disk" and engine.sync_dir is None and "rl" in config.stages:
+        width = 4 if policy.dtype == "float32" else 2
         items.append(
-            _item("weight sync", 2 * 2 * size.num_parameters, "two versions in /dev/shm, bf16")
+            _item(
+                "weight sync",
+                2 * width * size.num_parameters,
+                f"two versions in /dev/shm, {policy.dtype}",
+            )
         )
     programs = config.sandbox.concurrency * config.sandbox.memory_mib / 1024
     items.append(
@@ -172,7 +182,8 @@ def disk_estimate(size: ModelSize, config: RunConfig) -> MemoryEstimate:
     """Disk below the run folder, the fetched model included."""
     keep = config.checkpoints.keep
     width = 4 if config.policy.dtype == "float32" else 2
-    state = 8 if config.policy.dtype == "float32" else 14
+    # Weights and Adam's two moments, with bf16 weights also their fp32 master.
+    state = 12 if config.policy.dtype == "float32" else 14
     items = [_item("model", width * size.num_parameters, "the fetched or first weights")]
     for stage in config.stages:
         # One more than is kept: a new checkpoint is complete before an old one goes.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from retool_trainer.config import PolicyConfig, PortsConfig, RunConfig
@@ -69,6 +70,7 @@ def make_plan(
     config: RunConfig,
     *,
     config_file: str = "CONFIG",
+    overrides: Sequence[str] = (),
     nodes: int | None = None,
     devices: int | None = None,
     environment: Mapping[str, str] | None = None,
@@ -78,11 +80,17 @@ def make_plan(
     Args:
         config: The run.
         config_file: Its path, for the commands shown.
+        overrides: The `key=value`s that it was read with, for the commands shown.
         nodes: Instead of config.nodes.
         devices: Devices of a node, instead of config.devices_per_node.
         environment: What the processes would inherit, e.g. `os.environ`; None is empty.
     """
     platform = get_platform(config.platform)
+    words = [*overrides]
+    if nodes is not None and nodes != config.nodes:
+        words.append(f"nodes={nodes}")
+    if devices is not None and devices != config.devices_per_node:
+        words.append(f"devices_per_node={devices}")
     nodes = nodes or config.nodes
     needed = policy_devices(config)
     devices = devices or config.devices_per_node or -(-needed // nodes)
@@ -115,18 +123,20 @@ def make_plan(
         model=size,
         stages=_stages(config),
         seats=taken,
-        ray_commands=_ray_commands(platform, config, config_file, nodes, devices),
+        ray_commands=_ray_commands(
+            platform, config, shlex.join([config_file, *words]), nodes, devices
+        ),
         ray_bundles=bundles,
         environment={
             "driver": platform.environment("driver", config),
             "policy": platform.environment("policy", config),
-            "engine": _shown(platform.environment("engine", config)) if _serves(config) else (),
+            "engine": _engine_environment(platform, config) if _serves(config) else (),
         },
-        engines=_engines(platform, config),
+        engines=_engines(platform, config, taken, nodes),
         memory=estimates,
         kv_cache_tokens=kv_tokens,
         times=step_times(config, size) if size is not None else (),
-        notes=notes(config, platform),
+        notes=notes(config, platform, unused=nodes * devices - needed),
         faults=tuple(faults),
     )
 
@@ -226,13 +236,13 @@ def _layout(policy: PolicyConfig) -> str:
 
 
 def _ray_commands(
-    platform: Platform, config: RunConfig, config_file: str, nodes: int, devices: int
+    platform: Platform, config: RunConfig, arguments: str, nodes: int, devices: int
 ) -> tuple[str, ...]:
     ports: PortsConfig = config.ports
-    run = f"uv run apps/trainer run --config {config_file}"
+    run = f"uv run apps/trainer run --config {arguments}"
     if nodes == 1:
         return (run,)
-    told = " ".join(_quote(argument) for argument in platform.ray_start_arguments(devices))
+    told = shlex.join(platform.ray_start_arguments(devices))
     head = (
         f"ray start --head --port {ports.ray} --dashboard-host 127.0.0.1 "
         f"--dashboard-port {ports.dashboard} {told}"
@@ -245,11 +255,9 @@ def _ray_commands(
     )
 
 
-def _quote(argument: str) -> str:
-    return f"'{argument}'" if any(c in argument for c in ' "{') else argument
-
-
-def _engines(platform: Platform, config: RunConfig) -> tuple[EnginePlan, ...]:
+def _engines(
+    platform: Platform, config: RunConfig, taken: Sequence[Seat], nodes: int
+) -> tuple[EnginePlan, ...]:
     engine = config.engine
     if not _serves(config):
         return tuple(
@@ -257,10 +265,14 @@ def _engines(platform: Platform, config: RunConfig) -> tuple[EnginePlan, ...]:
             for i in range(engine.replicas if "rl" in config.stages else 0)
         )
     found: list[EnginePlan] = []
+    start_from = config.rl.start_from if config.rl is not None else None
+    model = start_from or config.model.path or "RUN/model"
+    node_of = {seat.who.split()[1]: seat.node for seat in taken if seat.who.startswith("engine")}
     for index in range(engine.replicas):
-        # 0 stands for a free port that is only known at the start.
-        port = engine_port(config.ports, index) or 0
-        launch = VllmLaunch(model=config.model.path or "RUN/initial", port=port, seed=config.seed)
+        # Only known at the start.
+        port = engine_port(config.ports, index) or "FREE"
+        host = f"NODE{node_of.get(str(index), '')}" if nodes > 1 else "127.0.0.1"
+        launch = VllmLaunch(model=model, host=host, port=port, seed=config.seed)
         command = platform.vllm_command(engine, launch)
         if engine.python is None:
             command[0] = "python"  # this interpreter, wherever it is
@@ -268,7 +280,7 @@ def _engines(platform: Platform, config: RunConfig) -> tuple[EnginePlan, ...]:
             EnginePlan(
                 name=f"engine {index}",
                 command=tuple(command),
-                url=f"http://{launch.host}:{port or 'FREE'}",
+                url=f"http://{host}:{port}",
             )
         )
     return tuple(found)
@@ -279,11 +291,16 @@ def engine_port(ports: PortsConfig, index: int) -> int | None:
     return None if ports.engine is None else ports.engine + index
 
 
-def _shown(settings: tuple[Setting, ...]) -> tuple[Setting, ...]:
-    """The path of this installation says nothing about the run."""
-    return tuple(
-        Setting(name=s.name, value="retool_trainer/weights/engine_side", reason=s.reason)
+def _engine_environment(platform: Platform, config: RunConfig) -> tuple[Setting, ...]:
+    """The platform's, and engine.env over it. The path of this installation says nothing."""
+    found = {
+        s.name: Setting(name=s.name, value="retool_trainer/weights/engine_side", reason=s.reason)
         if s.name == "PYTHONPATH"
         else s
-        for s in settings
-    )
+        for s in platform.environment("engine", config)
+    }
+    found |= {
+        name: Setting(name=name, value=value, reason="engine.env of the config")
+        for name, value in config.engine.env.items()
+    }
+    return tuple(found.values())

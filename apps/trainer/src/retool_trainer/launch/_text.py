@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from itertools import groupby
 
@@ -43,7 +44,7 @@ def _lines(plan: Plan) -> Iterator[str]:
         yield f"  Ray placement group, packed, a bundle for each tensor-parallel group: {bundles}"
     for engine in plan.engines:
         if engine.command:
-            yield f"  {engine.name} (started by the run): {' '.join(map(_quote, engine.command))}"
+            yield f"  {engine.name} (started by the run): {shlex.join(engine.command)}"
         else:
             yield f"  {engine.name}: embedded, inside the run"
     for role, settings in plan.environment.items():
@@ -95,7 +96,3 @@ def _estimate_lines(estimate: MemoryEstimate) -> Iterator[str]:
     yield f"{estimate.where} (estimated): {estimate.total_gib:.1f} GiB{limit}{verdict}"
     for item in estimate.items:
         yield f"  {item.gib:7.1f} GiB  {item.name}: {item.formula}"
-
-
-def _quote(argument: str) -> str:
-    return f"'{argument}'" if any(c in argument for c in ' "{[') else argument

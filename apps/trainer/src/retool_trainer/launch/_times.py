@@ -31,7 +31,8 @@ def step_times(config: RunConfig, size: ModelSize) -> tuple[StepTime, ...]:
     """One entry per stage whose rates are stated; none without rates.
 
     Training costs 6 operations a parameter and token, 8 with full recomputation (Korthikanti et
-    al. 2022, arXiv 2205.05198, section 5).
+    al. 2022, arXiv 2205.05198, section 5). Before it RL scores the samples once, and with a KL term
+    once more under the reference: a forward pass of 2 each.
     """
     hardware = config.hardware
     if hardware.train_tflops is None or hardware.decode_tokens_per_s is None:
@@ -52,6 +53,8 @@ def step_times(config: RunConfig, size: ModelSize) -> tuple[StepTime, ...]:
     if config.rl is not None and "rl" in config.stages:
         samples = config.rl.prompts_per_step * config.rl.samples_per_prompt
         tokens = samples * config.limits.response_tokens * _MEAN_FILL
+        passes = 2 if config.rl.kl.coefficient > 0 else 1
+        score = passes * 2 * size.num_parameters * tokens
         rate = config.policy.world_size * hardware.train_tflops * 1e12
         decode = config.engine.replicas * hardware.decode_tokens_per_s
         found.append(
@@ -59,6 +62,7 @@ def step_times(config: RunConfig, size: ModelSize) -> tuple[StepTime, ...]:
                 stage="rl",
                 parts_s={
                     "rollout": tokens / decode,
+                    "score": score / rate,
                     "train": flops_per_token * tokens / rate,
                     "sync": 2 * size.num_parameters / _SYNC_BYTES_PER_S,
                 },
