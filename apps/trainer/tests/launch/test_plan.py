@@ -110,6 +110,13 @@ def test_an_engine_may_have_more_ranks_than_the_model_has_key_value_heads(tmp_pa
     assert "policy.tensor_parallel 4 does not divide the model's 2 key/value heads" in fault
 
 
+def test_a_node_may_have_devices_that_no_group_needs() -> None:
+    """Seven of eight GPUs work: on one node no group can cross to another."""
+    plan = _plan("qwen3-4b-cuda", devices=7)
+    assert plan.faults == ()
+    assert any("3 devices are used by nothing" in note for note in plan.notes)
+
+
 def test_hardware_that_is_not_described_is_not_said_to_fit() -> None:
     plan = _plan("qwen3-4b-npu-a2", "hardware={}")
     assert any("nothing says whether it fits" in note for note in plan.notes)
@@ -186,7 +193,7 @@ def test_the_engines_follow_the_policy_over_the_nodes() -> None:
         ("qwen3-4b-cuda", ["engine.sync=broadcast"], "two ranks of one nccl group"),
         ("qwen3-4b-cuda", ["engine.replicas=3"], "3 colocated engines of 2 devices need 6"),
         ("qwen3-4b-cuda", ["rl.schedule.kind=one_step_off"], "nothing can overlap"),
-        ("qwen3-4b-cuda", ["devices_per_node=5"], "would cross nodes"),
+        ("qwen3-4b-cuda", ["devices_per_node=5", "nodes=2"], "would cross nodes"),
     ],
 )
 def test_a_fault_is_named_with_its_cure(name: str, overrides: list[str], expected: str) -> None:
@@ -240,6 +247,9 @@ def test_the_command_exits_1_on_a_fault_and_prints_json() -> None:
     plan = json.loads(good.stdout)
     assert plan["engines"][0]["command"][0] == "python"
     assert plan["memory"][0]["items"][0]["name"] == "weights"
+    assert plan["memory"][0]["total_gib"] == sum(i["gib"] for i in plan["memory"][0]["items"])
+    assert plan["memory"][0]["fits"] is True
+    assert plan["times"][0]["total_s"] == sum(plan["times"][0]["parts_s"].values())
     bad = subprocess.run(
         [*command, *config, "--devices", "4"], capture_output=True, timeout=120, check=False
     )

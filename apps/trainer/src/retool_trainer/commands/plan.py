@@ -43,7 +43,12 @@ def run(args: argparse.Namespace) -> int:
         environment=os.environ,
     )
     if args.json:
-        sys.stdout.write(json.dumps(dataclasses.asdict(plan), indent=2) + "\n")
+        shown = dataclasses.asdict(plan)
+        for tree, estimate in zip(shown["memory"], plan.memory, strict=True):
+            tree |= {"total_gib": estimate.total_gib, "fits": estimate.fits}
+        for tree, time in zip(shown["times"], plan.times, strict=True):
+            tree["total_s"] = time.total_s
+        sys.stdout.write(json.dumps(shown, indent=2) + "\n")
     else:
         sys.stdout.write(render_plan(plan))
     return 1 if plan.faults else 0

@@ -44,11 +44,11 @@ def layout_faults(
                 f"{devices_per_node} are {total}; lower policy.data_parallel or engine.replicas, "
                 "or add devices"
             )
-        for key, width in (
-            ("policy.tensor_parallel", config.policy.tensor_parallel),
-            *([("engine.tensor_parallel", engine.tensor_parallel)] if serves else []),
-        ):
-            if width > devices_per_node or devices_per_node % width:
+        widths = [("policy.tensor_parallel", config.policy.tensor_parallel)]
+        if serves:
+            widths.append(("engine.tensor_parallel", engine.tensor_parallel))
+        for key, width in widths if nodes > 1 else []:
+            if devices_per_node % width:
                 found.append(
                     f"{key} {width} does not divide the {devices_per_node} devices of a node, so a "
                     "tensor-parallel group would cross nodes; choose a divisor"

@@ -53,7 +53,9 @@ _PLATFORM = Gone(why="decided by `platform`")
 
 FLAGS: Mapping[str, Key | Layout | Gone] = {
     # checkpoints
-    "--hf-checkpoint": Key(key="model.path", note="in an RL script with SFT: rl.start_from"),
+    "--hf-checkpoint": Key(
+        key="model.path", note="beside an SFT script: RL starts from what SFT makes"
+    ),
     "--ref-load": Gone(why="the reference is the stage's first weights, loaded only if kl > 0"),
     "--load": Gone(why="`run` on a run folder continues it"),
     "--save": Gone(why="--run-dir of `run`; never the model's folder"),
@@ -98,7 +100,7 @@ FLAGS: Mapping[str, Key | Layout | Gone] = {
     "--loss-type": Gone(why="tells SFT from RL: the sections `sft` and `rl`"),
     "--calculate-per-token-loss": Layout(key="rl.aggregation", note="token_mean; SFT always"),
     "--disable-compute-advantages-and-returns": Gone(why="SFT has none"),
-    "--debug-train-only": Gone(why="SFT starts no engine"),
+    "--debug-train-only": Gone(why="SFT generates only for evaluation.sets"),
     # evaluation
     "--eval-interval": Key(key="rl.evaluate_every", convert=int),
     "--eval-prompt-data": Layout(key="evaluation.sets"),
