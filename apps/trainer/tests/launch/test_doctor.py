@@ -579,6 +579,16 @@ def test_a_local_ray_raises_the_soft_limit_of_open_files_itself(
     assert failed == ["open files"]
 
 
+def test_a_laptop_has_room_for_the_quickstart(tmp_path: Path) -> None:
+    """8 GB of memory, half of it /dev/shm; docker/README.md gives the container 2 GiB of that."""
+    config = load_config(ROOT / "configs" / "quickstart.yaml")
+    machine = RecordedMachine(tmp_path / "root", 0, 1)
+    machine.packages["torch"] = "2.13.0"
+    machine.space_gib["shm"] = 1.9
+    machine.write("proc/meminfo", f"MemAvailable: {5 * 2**20} kB\n")
+    assert _failed(examine(config, machine, "/data/runs/one")) == []
+
+
 def test_a_proxy_that_is_off_for_every_host_is_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,8 +16,10 @@ GIB = 2**30
 
 # Context, communication buffers, workspace of the kernels and what the allocator cannot use.
 _DEVICE_RESERVE_GIB = 4.0
-# Interpreter, torch, Ray and pinned staging of a rank, or of an engine's worker.
+# Interpreter, torch, Ray and pinned staging of a rank, or of an engine's worker; without a device
+# there is nothing to stage (vLLM on CPU: 3.0 GiB in three processes).
 _PROCESS_HOST_GIB = 4.0
+_PROCESS_CPU_GIB = 1.5
 # The policy takes the loss this many logits at a time; a test keeps it equal to policy._model's.
 LOGITS_AT_ONCE = 2**28
 # In float32 at the peak of the forward pass: logits, shifted, their exponentials and two products.
@@ -142,10 +144,11 @@ def host_estimate(size: ModelSize, config: RunConfig, ranks_per_node: int) -> Me
     policy, engine = config.policy, config.engine
     # vLLM has a worker for each device and a core besides.
     servers = engine.replicas * (engine.tensor_parallel + 1) if engine.kind == "vllm" else 0
+    each_gib = _PROCESS_CPU_GIB if config.platform == "cpu" else _PROCESS_HOST_GIB
     items = [
         MemoryItem(
             name="processes",
-            gib=_PROCESS_HOST_GIB * (ranks_per_node + servers + 1),
+            gib=each_gib * (ranks_per_node + servers + 1),
             formula=f"ranks: {ranks_per_node}, of engines: {servers}, driver: 1",
         )
     ]

@@ -97,8 +97,8 @@ def check_room(case: Case) -> Iterator[Finding]:
         yield not_applicable(8, "memory", "the model's sizes are not known yet")
     else:
         sync = next((item.gib for item in host.items if item.name == "weight sync"), 0.0)
-        # Ray's object store lives there too, and vLLM's and torch's shared tensors.
-        needed = sync + 8.0
+        # Ray's object store lives there too (256 MiB), and vLLM's and torch's shared tensors.
+        needed = sync + (1.0 if case.config.platform == "cpu" else 8.0)
         shm = machine.free_gib(machine.root / "dev" / "shm")
         yield judge(
             8,
