@@ -113,10 +113,11 @@ def test_colocated_engines_see_the_devices_that_the_ranks_hold(ray_with_16_npus:
 def test_too_few_devices_are_an_error_at_once_and_not_a_wait(ray_with_16_npus: None) -> None:
     config = load_config(ROOT / "configs" / "qwen3-4b-npu-a3.yaml", ["policy.data_parallel=4"])
     with (
-        pytest.raises(PlacementError, match="needs 24 NPUs, Ray has 16"),
+        pytest.raises(PlacementError, match="needs 24 NPUs, Ray has 16") as refusal,
         place(config),
     ):
         pass
+    assert """--resources '{"NPU": 24}'""" in str(refusal.value)  # can be pasted into a shell
 
 
 def test_taken_devices_are_an_error_after_the_deadline(ray_with_16_npus: None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -153,7 +154,7 @@ def _check_devices(platform: Platform, needed: int) -> None:
 
     there = ray.cluster_resources().get(platform.ray_resource, 0)
     if there < needed:
-        start = " ".join(platform.ray_start_arguments(needed))
+        start = shlex.join(platform.ray_start_arguments(needed))
         raise PlacementError(
             f"the run needs {needed} {platform.ray_resource}s, Ray has {there:g}; start it with "
             f"`ray start ... {start}`, or lower data_parallel or engine.replicas"
