@@ -60,7 +60,8 @@ def url(
     config = RunConfig.model_validate(
         {
             "model": {"path": str(folder / "model")},
-            "stages": [],
+            "stages": ["rl"],
+            "rl": {"problems": "none"},
             "engine": {
                 "kind": "vllm",
                 "sync": "broadcast",

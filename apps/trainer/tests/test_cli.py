@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from retool_trainer.cli import main
+from retool_trainer.commands.run import quickstart_config
 from retool_trainer.config import SandboxConfig
 from retool_trainer.tools import ToolsError, open_tools
 
@@ -28,3 +29,20 @@ async def test_a_sandbox_that_does_not_open_refuses_the_run(
     with pytest.raises(ToolsError, match="the sandbox does not open: isolation='none'"):
         async with open_tools(SandboxConfig(isolation="none")):
             pass
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["rl.stepz=1"],
+        ["run", "rl.stepz=1"],
+        ["--set", "rl.stepz=1"],
+        ["run", "seed=1", "--run-dir", "x", "--set", "rl.stepz=1"],
+        ["plan", "--config", str(quickstart_config()), "--set", "rl.stepz=1"],
+    ],
+)
+def test_keys_are_overridden_with_or_without_the_word_run_and_with_set(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert "unknown key 'rl.stepz'; did you mean 'rl.steps'?" in capsys.readouterr().err

@@ -101,14 +101,15 @@ def test_nothing_is_left_of_a_run_that_was_killed(
     assert alive == []
 
 
-def test_ctrl_c_ends_everything_and_says_how_to_go_on(
-    trainer_runs: Any, short_rl: list[str], tmp_path: Path
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_end_everything_and_say_how_to_go_on(
+    trainer_runs: Any, short_rl: list[str], tmp_path: Path, asked: signal.Signals
 ) -> None:
     command = ["run", "--run-dir", str(tmp_path / "run"), *short_rl, ENDLESS]
     with trainer_runs.started(*command) as process:
         trainer_runs.wait_for_steps(process, tmp_path / "run", 1)
         descendants = psutil.Process(process.pid).children(recursive=True)
-        os.kill(process.pid, signal.SIGINT)
+        process.send_signal(asked)
         output, _ = process.communicate(timeout=120)
     assert process.returncode == 130, output
     assert "the same command continues from the last checkpoint" in output

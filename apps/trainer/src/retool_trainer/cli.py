@@ -31,7 +31,8 @@ _COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 2 if it was refused, 1 if it failed."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or (arguments[0].startswith("-") and arguments[0] not in {"-h", "--help"}):
+    first = arguments[0] if arguments else ""
+    if first not in {*_COMMANDS, "-h", "--help"} and (first[:1] in {"", "-"} or "=" in first):
         arguments = ["run", *arguments]
     parser = argparse.ArgumentParser(
         prog="uv run apps/trainer",
@@ -44,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         importlib.import_module(module_name).configure(sub)
     args = parser.parse_args(arguments)
+    if "set" in args:
+        args.overrides += args.set
     try:
         return importlib.import_module(_COMMANDS[args.command][0]).run(args)
     except RunRefusedError as error:

@@ -10,6 +10,7 @@ from typing import Any
 from retool_rollout import Tokenizer
 
 from .config import RunConfig
+from .errors import RunRefusedError
 from .observe import Console, Observer, duration
 from .run_folder import RunFolder, read_json
 from .stages import (
@@ -47,15 +48,20 @@ def run(config: RunConfig, run_dir: Path, *, fresh: bool = False) -> dict[str, A
     began_s = time.monotonic()
     folder = RunFolder(run_dir)
     with folder.lock():
-        folder.open(config, fresh=fresh)
+        is_new = folder.open(config, fresh=fresh)
         console = Console()
         if folder.summary_file.exists() and all(is_finished(folder, s) for s in config.stages):
             console.line(f"{run_dir} is finished; --fresh starts it again")
             _show(config, folder, console)
             return read_json(folder.summary_file)
-        check_cluster(config)
-        console.line(f"prepare {config.name}: model and data in {run_dir}")
-        prepare(config, folder)
+        try:
+            check_cluster(config)
+            console.line(f"prepare {config.name}: model and data in {run_dir}")
+            prepare(config, folder)
+        except RunRefusedError:
+            if is_new:  # the corrected config is another one, and would be refused
+                folder.clear()
+            raise
         failures, progress = 0, _progress(config, folder)
         while True:
             try:

@@ -38,8 +38,11 @@ class RunFolder:
         self.metrics_file = path / "metrics.jsonl"
         self.summary_file = path / "summary.json"
 
-    def open(self, config: RunConfig, *, fresh: bool) -> None:
+    def open(self, config: RunConfig, *, fresh: bool) -> bool:
         """Create the folder, or check that it belongs to this configuration.
+
+        Returns:
+            True if it was created.
 
         Raises:
             RunFolderError: It holds a run of another configuration, or something that is no run.
@@ -50,11 +53,7 @@ class RunFolder:
                     f"--fresh would delete {self.path}, which is not the folder of a run "
                     "(it has no config.json); choose another --run-dir"
                 )
-            # The lock file stays: another process may be waiting for it.
-            for entry in self.path.iterdir():
-                if entry.name == _LOCK:
-                    continue
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            self.clear()
         wanted = config.model_dump(mode="json")
         if self.config_file.exists():
             stored = json.loads(self.config_file.read_text(encoding="utf-8"))
@@ -66,7 +65,7 @@ class RunFolder:
                     + "\nchoose another --run-dir, or --fresh to delete it and start again"
                 )
             self._remove_drafts()
-            return
+            return False
         if self.path.exists() and self._holds_something():
             raise RunFolderError(
                 f"{self.path} is not empty and holds no run (no config.json); "
@@ -74,6 +73,14 @@ class RunFolder:
             )
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.config_file, wanted)
+        return True
+
+    def clear(self) -> None:
+        """Delete what is in the folder, but for the lock: another process may wait for it."""
+        for entry in self.path.iterdir():
+            if entry.name == _LOCK:
+                continue
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
     def _holds_something(self) -> bool:
         return any(entry.name != _LOCK for entry in self.path.iterdir())

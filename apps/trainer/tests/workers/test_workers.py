@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import ray
-from ray.exceptions import ObjectLostError, OutOfMemoryError
+from ray.exceptions import ActorDiedError, ObjectLostError, OutOfMemoryError, RayTaskError
 
 from retool_rollout import Status
 from retool_trainer.workers import RolloutRequest, WorkerError, Workers
@@ -50,3 +50,20 @@ def test_what_ray_lost_sends_the_run_back_to_its_checkpoint(
     monkeypatch.setattr(ray, "get", lost)
     with pytest.raises(WorkerError, match="rollouts: "):
         result([], what="rollouts")
+
+
+def test_a_rank_whose_peer_died_sends_the_run_back_although_its_error_comes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = RayTaskError("step", "", RuntimeError("Connection closed by peer"))
+    outcomes = {"survivor": broken, "dead": ActorDiedError()}
+
+    def get(references: Any, timeout: float) -> None:
+        raise broken if isinstance(references, list) else outcomes[references]
+
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray, "wait", lambda *_, **__: None)
+    with pytest.raises(WorkerError, match="step: Connection closed by peer"):
+        result(["survivor", "dead"], what="step")
+    with pytest.raises(RuntimeError, match="Connection closed by peer"):
+        result(["survivor", "survivor"], what="step")

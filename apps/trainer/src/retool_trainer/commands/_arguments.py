@@ -9,6 +9,12 @@ from pathlib import Path
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `--config FILE` and `key=value ...`."""
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the run")
+    add_overrides(parser, "override a key, as for `run`")
+
+
+def add_overrides(parser: argparse.ArgumentParser, help_text: str) -> None:
+    """Declare `key=value ...` and `--set key=value`, which may stand anywhere."""
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help=help_text)
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="override a key, as for `run`"
+        "--set", action="append", default=[], metavar="key=value", help="the same as key=value"
     )

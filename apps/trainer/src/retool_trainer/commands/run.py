@@ -9,6 +9,8 @@ from pathlib import Path
 
 from retool_trainer.config import load_config
 
+from ._arguments import add_overrides
+
 
 def quickstart_config() -> Path:
     """`configs/quickstart.yaml` of the repository that this package is installed from."""
@@ -35,11 +37,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fresh", action="store_true", help="delete what is in the run folder and start again"
     )
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="key=value",
-        help="override a key of the config, e.g. rl.steps=3 policy.data_parallel=2 engine=vllm",
+    add_overrides(
+        parser, "override a key of the config, e.g. rl.steps=3 policy.data_parallel=2 engine=vllm"
     )
 
 

@@ -446,6 +446,11 @@ class RunConfig(Section):
             raise ValueError(
                 "engine.sync=broadcast is for engine.kind=vllm; embedded reads a folder"
             )
+        if self.engine.kind == "embedded" and self.engine.replicas > 1:
+            raise ValueError(
+                f"engine.replicas {self.engine.replicas} is for engine.kind=vllm; the embedded "
+                "engine is one"
+            )
         if self.rl is not None:
             buffer = self.rl.reward.overlong.buffer_tokens
             if buffer > self.limits.response_tokens:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -39,7 +42,7 @@ def check_cluster(config: RunConfig) -> None:
 
 @contextmanager
 def cluster(config: RunConfig) -> Iterator[None]:
-    """Start or join Ray, and leave nothing of it behind.
+    """Start or join Ray, and leave nothing of it behind; SIGTERM then ends a run like Ctrl-C.
 
     Raises:
         ClusterError: Ray did not start.
@@ -52,6 +55,9 @@ def cluster(config: RunConfig) -> Iterator[None]:
     os.environ.setdefault("RAY_kill_child_processes_on_worker_exit", "0")
     # When one rank died, the others' lost connections are no news, least of all as tracebacks.
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+    if config.ray.address and _has_ray_token():
+        # `ray start` wants a token where this user has one, but the driver would not send it.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     import ray
 
     # It says that Ray's token authentication is on, as it is by default.
@@ -71,10 +77,19 @@ def cluster(config: RunConfig) -> Iterator[None]:
                 f"could not start or reach {where}: {type(error).__name__}: {first_line}; "
                 "check ray.address, free ports and /dev/shm"
             ) from error
+    # Ray's own handler would end the process without closing anything. As Ctrl-C: a scheduler that
+    # takes the machine away sends SIGTERM, and what was started is ended in order.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _has_ray_token() -> bool:
+    named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return bool(named) or (Path.home() / ".ray" / "auth_token").exists()
 
 
 def _init_arguments(config: RunConfig) -> dict[str, Any]:
