@@ -194,8 +194,9 @@ class HttpEngine(ABC):
         body: Mapping[str, Any] | None = None,
         method: str = "POST",
         url: str | None = None,
+        timeout_s: float = CONTROL_TIMEOUT_S,
     ) -> dict[str, Any]:
-        """Send a control request to each replica (or to one), once.
+        """Send a control request to each replica (or to one), once; it may take `timeout_s`.
 
         Returns:
             The JSON answer of each URL; an empty answer is `{}`.
@@ -209,7 +210,7 @@ class HttpEngine(ABC):
             try:
                 async with _new_client() as client:
                     status, text = await self._send(
-                        base + path, data, {}, CONTROL_TIMEOUT_S, method=method, client=client
+                        base + path, data, {}, timeout_s, method=method, client=client
                     )
             except (*_network_errors(), TimeoutError) as error:
                 raise EngineError(

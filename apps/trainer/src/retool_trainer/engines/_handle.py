@@ -12,6 +12,8 @@ from retool_trainer.config import RunConfig
 
 from ._embedded import EmbeddedEngine
 
+_RELOAD_TIMEOUT_S = 900.0  # tens of GiB from a shared file system
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineHandle:
@@ -38,6 +40,7 @@ class EngineHandle:
             await self.vllm.control(
                 "/collective_rpc",
                 body={"method": "reload_weights", "kwargs": {"weights_path": str(folder)}},
+                timeout_s=_RELOAD_TIMEOUT_S,
             )
             # Without it a head tied to the embedding keeps its old packed weights on CPU.
             await self.vllm.control("/collective_rpc", body={"method": "repack_tied_head"})
