@@ -28,7 +28,7 @@ HAS_VALUE, HAS_TRACEBACK, REFUSED, CUT_VALUE, CUT_TRACEBACK = 1, 2, 4, 8, 16
 MAX_TEXT_BYTES = 1 << 16
 REFUSED_EXIT = 120
 _turn = {"busy": False, "interrupted": False, "stdin": False}
-_place = {"scratch": ""}
+_place: dict[str, Any] = {"scratch": "", "libraries": ()}
 _SIZE = struct.Struct(">I")
 
 
@@ -119,7 +119,10 @@ def _place_stdin(data: bytes) -> None:
 
 
 def _is_user_file(name: str) -> bool:
-    return name.startswith(("<code", _place["scratch"]))
+    # The scratch is called /tmp, where this package or a library may lie outside the sandbox.
+    return name.startswith(("<code", _place["scratch"])) and not name.startswith(
+        _place["libraries"]
+    )
 
 
 def _keep_user_frames(exception: traceback.TracebackException, seen: set[int]) -> None:
@@ -262,6 +265,7 @@ def main(link: int, session: bool) -> None:
     namespace["__builtins__"] = builtins
     sys.argv = ["main.py"]
     _place["scratch"] = f"{os.getcwd()}/"
+    _place["libraries"] = tuple(f"{path}/" for path in (os.path.dirname(__file__), *sys.path))
     sys.path.append(os.getcwd())  # last: a file of the program never shadows a library
     if session:
         signal.signal(signal.SIGINT, _on_interrupt)
