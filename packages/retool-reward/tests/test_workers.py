@@ -19,7 +19,16 @@ import pytest
 
 from retool_reward import AsyncGrader, GradeConfig, Item, Reason, grade
 from retool_reward._grade import close_shared_pools, shared_pool
-from retool_reward._pool import Asked, GraderError, Pool, Server, Worker, _received
+from retool_reward._pool import (
+    _PATIENCE,
+    Asked,
+    GraderError,
+    Pool,
+    Server,
+    Worker,
+    _Clock,
+    _received,
+)
 
 # Needs sympy, and takes it for ever.
 ENDLESS = r"\sum_{k=1}^{\infty} \frac{\sin(k^2)}{k^3 + \cos k}"
@@ -333,3 +342,22 @@ def test_a_grader_refuses_a_bad_count(workers: int) -> None:
 def test_the_shared_pool_is_one_per_limit() -> None:
     assert shared_pool(512) is shared_pool(512)
     assert shared_pool(512) is not shared_pool(600)
+
+
+@pytest.mark.parametrize(
+    ("program", "factor"), [("while True: pass", 1.0), ("import time; time.sleep(60)", _PATIENCE)]
+)
+def test_a_question_has_its_time_on_the_processor_and_an_end_by_the_clock(
+    program: str, factor: float
+) -> None:
+    """On a full machine, too, the same answer gets the same verdict."""
+    command = [sys.executable, "-c", f"print(flush=True)\n{program}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        clock = _Clock(process.pid, 0.2)
+        began_s = time.monotonic()
+        while clock.left_s() > 0:
+            time.sleep(0.01)
+        process.kill()
+    assert time.monotonic() - began_s >= 0.2 * factor

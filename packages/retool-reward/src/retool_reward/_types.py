@@ -72,7 +72,7 @@ class GradeConfig:
     symbolic: bool = True
     """Ask sympy and Math-Verify, in a worker that can be killed, where nothing else decides."""
     symbolic_time_s: float = 0.8
-    """Wall time of one symbolic question."""
+    """Processor time of one symbolic question; at most five times as much by the clock."""
     symbolic_memory_mib: int = 512
     """Memory of one symbolic worker."""
 
