@@ -132,3 +132,12 @@ def test_a_fresh_run_may_begin_in_a_new_folder(tmp_path: Path) -> None:
     with folder.lock():
         folder.open(load_config(quickstart_config()), fresh=True)
     assert folder.config_file.exists()
+
+
+def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path) -> None:
+    link, file = tmp_path / "link", tmp_path / "file"
+    file.write_text("old")
+    link.symlink_to(file)
+    write_text(link, "all of it")
+    assert link.is_symlink()
+    assert file.read_text() == "all of it"

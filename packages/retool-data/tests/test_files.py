@@ -171,3 +171,14 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
         assert write_rows(pipe, records) == len(records)
         assert len(read.result(30).splitlines()) == len(records)
     assert pipe.is_fifo()
+
+
+def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path) -> None:
+    link, file = tmp_path / "rows.jsonl", tmp_path / "elsewhere" / "rows.jsonl"
+    file.parent.mkdir()
+    file.write_text("old\n")
+    link.symlink_to(file)
+    write_rows(link, [{"n": 1}])
+    assert link.is_symlink()
+    assert file.read_text() == '{"n":1}\n'
+    assert list(file.parent.iterdir()) == [file]

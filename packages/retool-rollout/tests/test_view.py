@@ -142,3 +142,12 @@ def test_a_pipe_is_written_to_and_not_replaced(file, tiny, tmp_path):
         assert view(file, pipe, tokenizer=tiny) == 3
         assert "</html>" in read.result(30)
     assert pipe.is_fifo()
+
+
+def test_a_link_stays_a_link_and_its_file_is_replaced(file, tiny, tmp_path):
+    link, page = tmp_path / "link", tmp_path / "page.html"
+    page.write_text("old")
+    link.symlink_to(page)
+    assert view(file, link, tokenizer=tiny) == 3
+    assert link.is_symlink()
+    assert "</html>" in page.read_text()

@@ -520,3 +520,20 @@ async def test_none_needs_the_environment_variable(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("RETOOL_SANDBOX_ALLOW_NONE", raising=False)
     with pytest.raises(IsolationUnavailable, match="RETOOL_SANDBOX_ALLOW_NONE"):
         Sandbox(isolation="none")
+
+
+async def test_input_that_the_memory_limit_cannot_hold_is_refused_before_it_is_sent(
+    sandbox: Sandbox,
+) -> None:
+    limits = Limits(memory_mib=64)
+    inputs: list[dict[str, Any]] = [
+        {"stdin": b"x" * (33 << 20)},
+        {"files": {"data": b"x" * (33 << 20)}},
+    ]
+    for given in inputs:
+        with pytest.raises(ValueError, match=r"33\.0 MiB.*memory_mib=64; raise it to 67"):
+            await sandbox.run("1", limits=limits, **given)
+    result = await sandbox.run(
+        "import sys\nprint(len(sys.stdin.read()))", stdin=b"x" * (20 << 20), limits=limits
+    )
+    assert result.stdout == f"{20 << 20}\n", result

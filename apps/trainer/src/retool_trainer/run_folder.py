@@ -123,8 +123,10 @@ _LOCK = ".lock"
 def write_text(file: Path, text: str) -> None:
     """Write under a temporary name, then rename: a reader sees the old file or the new one.
 
-    A device or a pipe is written to as it is: a rename would put a file in its place.
+    A device or a pipe is written to as it is: a rename would put a file in its place. A link stays
+    a link, and the file that it names is replaced.
     """
+    file = file.resolve()
     if file.exists() and not file.is_file():
         file.write_text(text, encoding="utf-8")
         return

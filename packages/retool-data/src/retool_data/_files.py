@@ -49,8 +49,10 @@ def check_target(target: Path) -> None:
 def replacing(target: Path) -> Generator[Path]:
     """Give a temporary name beside `target`; rename it at the end, remove it on an error.
 
-    A device or a pipe is written to as it is: a rename would put a file in its place.
+    A device or a pipe is written to as it is: a rename would put a file in its place. A link stays
+    a link, and the file that it names is replaced.
     """
+    target = target.resolve()
     if target.exists() and not target.is_file():
         yield target
         return

@@ -46,6 +46,7 @@ def view(
     if target.exists() and not target.is_file():  # a device or a pipe: no file may take its place
         target.write_text(page, encoding="utf-8")
         return len(shown)
+    target = target.resolve()  # a link stays one
     unfinished = target.with_name(f".{target.name}.unfinished")
     unfinished.write_text(page, encoding="utf-8")
     unfinished.replace(target)

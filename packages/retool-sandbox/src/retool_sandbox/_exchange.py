@@ -1,6 +1,7 @@
 """Turn a call into a request to the zygote, and its answer into a result."""
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import PurePosixPath
@@ -45,14 +46,26 @@ def make_request(
 
 
 def make_blobs(
-    code: str, stdin: str | bytes, files: Mapping[str, str | bytes] | None
+    code: str, stdin: str | bytes, files: Mapping[str, str | bytes] | None, limits: Limits
 ) -> list[bytes]:
-    """What travels behind the head: code, stdin, then the files in the order of their names."""
+    """What travels behind the head: code, stdin, then the files in the order of their names.
+
+    Raises:
+        ValueError: It is more than half of the memory limit, and the program would die of reading
+            it: for a moment it holds what it reads and the files in the scratch.
+    """
     contents = (code, stdin, *(files or {}).values())
-    return [
+    blobs = [
         text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
         for text in contents
     ]
+    size_mib = sum(map(len, blobs)) / 2**20
+    if size_mib > limits.memory_mib / 2:
+        raise ValueError(
+            f"code, stdin and files are {size_mib:.1f} MiB, more than half of the limit "
+            f"memory_mib={limits.memory_mib}; raise it to {math.ceil(2 * size_mib)} at least"
+        )
+    return blobs
 
 
 def make_result(answer: Answer, level: str, *, lost: bool = False) -> RunResult:

@@ -168,15 +168,18 @@ class Sandbox:
 
         Raises:
             SandboxError: The sandbox did not work (never: the program did not work).
+            ValueError: A file's name leads out of the scratch, or the input is more than half of
+                `memory_mib`.
         """
-        request = make_request(limits or self._limits, files, seed, policy or self._policy)
-        blobs = make_blobs(code, stdin, files)
+        limits = limits or self._limits
+        request = make_request(limits, files, seed, policy or self._policy)
+        blobs = make_blobs(code, stdin, files, limits)
         return await self._on_loop(self._run(request, blobs))
 
     async def review(self, code: str, policy: Policy) -> str | None:
         """Why a policy would refuse a program, without running it; None if it would not."""
         request = {**make_request(self._limits, None, None, policy), "review_only": True}
-        result = await self._on_loop(self._run(request, make_blobs(code, "", None)))
+        result = await self._on_loop(self._run(request, make_blobs(code, "", None, self._limits)))
         return result.detail if result.outcome is Outcome.REFUSED else None
 
     @asynccontextmanager
@@ -358,15 +361,16 @@ class Session:
         policy: Policy | None = None,
     ) -> RunResult:
         """Run one turn. A turn that is killed takes the variables with it: `state_lost` says so."""
-        request = make_request(limits or self._limits, files, None, policy or self._policy)
-        blobs = make_blobs(code, stdin, files)
+        limits = limits or self._limits
+        request = make_request(limits, files, None, policy or self._policy)
+        blobs = make_blobs(code, stdin, files, limits)
         return await self._turn(self, request, blobs)
 
 
 def _runner(worker: Worker) -> Callable[[str, Limits], Awaitable[RunResult]]:
     async def run(code: str, limits: Limits) -> RunResult:
         request = make_request(limits, None, None, None)
-        answer = await worker.ask(request, make_blobs(code, "", None), _deadline_s(request))
+        answer = await worker.ask(request, make_blobs(code, "", None, limits), _deadline_s(request))
         return make_result(answer, worker.level)
 
     return run
