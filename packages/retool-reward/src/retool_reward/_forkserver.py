@@ -14,16 +14,20 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
 
 _PR_SET_PDEATHSIG = 1
 _MAX_MESSAGE = 64
-# Address space that a worker maps and never touches, such as the stack for deep answers: 380 MiB.
-_UNTOUCHED_MIB = 384
 
 
 def main() -> None:
     """Serve the control socket whose descriptor is the first argument."""
     control = socket.socket(fileno=int(sys.argv[1]))
+    # Where they are installed, sympy would import them in the middle of a question: half a second
+    # and 250 MiB of a worker.
+    for name in ("numpy", "scipy"):
+        sys.modules[name] = cast("Any", None)
     for module in ("sympy", "mpmath", "math_verify", "retool_reward._worker"):
         importlib.import_module(module)
     gc.collect()
@@ -65,8 +69,9 @@ def _fork(control: socket.socket, descriptor: int, memory_mib: int) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the parent; it hangs up
         control.close()
         _die_with(server)
-        _limit(memory_mib)
-        importlib.import_module("retool_reward._worker").serve(socket.socket(fileno=descriptor))
+        worker = importlib.import_module("retool_reward._worker")
+        _limit(memory_mib * 2**20, worker.STACK_BYTES)
+        worker.serve(socket.socket(fileno=descriptor))
     except BaseException:  # noqa: BLE001 - a forked child must never return into the server's loop
         os._exit(1)
     os._exit(0)
@@ -79,11 +84,20 @@ def _die_with(server: int) -> None:
         os._exit(1)
 
 
-def _limit(memory_mib: int) -> None:
-    size = (memory_mib + _UNTOUCHED_MIB) * 2**20
+def _limit(memory_bytes: int, stack_bytes: int) -> None:
+    # The kernel can limit what is mapped, which is more than what is used: libraries that are never
+    # read as a whole, and a stack that only a deep answer fills.
+    size = memory_bytes + _untouched_bytes() + stack_bytes
     with suppress(ValueError, OSError):  # not on every platform; the clock still holds
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _untouched_bytes() -> int:
+    with suppress(OSError):
+        mapped, resident = Path("/proc/self/statm").read_text(encoding="ascii").split()[:2]
+        return (int(mapped) - int(resident)) * resource.getpagesize()
+    return 0
 
 
 if __name__ == "__main__":

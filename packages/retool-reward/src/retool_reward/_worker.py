@@ -13,7 +13,7 @@ from ._symbolic import same_symbolically, solve_inequality
 # 3,000 brackets are 6,000 levels and about 35,000 Python frames.
 _MAX_DEPTH = 10_000
 _RECURSION_LIMIT = 250_000
-_STACK_BYTES = 128 * 2**20
+STACK_BYTES = 128 * 2**20
 
 TAKEN = b"+"
 """Sent when a question was read: its clock starts."""
@@ -24,7 +24,7 @@ GOLD_READ = b">"
 def serve(connection: socket.socket) -> None:
     """Answer questions until the other side hangs up, on a stack deep enough for any answer."""
     sys.setrecursionlimit(_RECURSION_LIMIT)
-    threading.stack_size(_STACK_BYTES)
+    threading.stack_size(STACK_BYTES)
     thread = threading.Thread(target=_loop, args=(connection,))
     thread.start()
     thread.join()
