@@ -90,8 +90,8 @@ class OptimizerConfig(Section):
     weight_decay: NonNegative = 0.0
     clip_grad_norm: Positive = 1.0
     cpu_offload: bool = False
-    """Keep the optimizer state in host memory (Megatron's precision-aware optimizer); for cuda and
-    npu, where it was not run on hardware yet."""
+    """Keep the optimizer state in host memory (Megatron's precision-aware optimizer, which needs
+    policy.distributed_optimizer); for cuda and npu, where it was not run on hardware yet."""
 
 
 class PolicyConfig(Section):
@@ -458,6 +458,12 @@ class RunConfig(Section):
                     f"rl.reward.overlong.buffer_tokens {buffer} exceeds limits.response_tokens "
                     f"{self.limits.response_tokens}, of which it is the last part"
                 )
+        offloaded = any(stage and stage.optimizer.cpu_offload for stage in (self.sft, self.rl))
+        if offloaded and not self.policy.distributed_optimizer:
+            raise ValueError(
+                "optimizer.cpu_offload works with policy.distributed_optimizer: true only; set it, "
+                "also for one rank"
+            )
         if self.stages == ["rl", "sft"]:
             raise ValueError("stages must be in the order sft, rl")
         if len(set(self.stages)) != len(self.stages):

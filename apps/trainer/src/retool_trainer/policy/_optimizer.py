@@ -46,6 +46,8 @@ def build_optimizer(
         use_distributed_optimizer=policy.distributed_optimizer,
         optimizer_cpu_offload=config.cpu_offload,
         optimizer_offload_fraction=1.0 if config.cpu_offload else 0.0,
+        # Without it Megatron keeps the fp32 master weights on the device all the same.
+        use_precision_aware_optimizer=config.cpu_offload,
     )
     if config.name == "muon":
         return _muon(config, policy, dims, model, settings)
