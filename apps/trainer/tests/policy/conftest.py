@@ -1,4 +1,4 @@
-"""Two rank processes for the whole session, and tiny models of each family."""
+"""Rank processes for the tests of one file, and tiny models of each family."""
 
 from __future__ import annotations
 
@@ -101,8 +101,9 @@ class Ranks:
         self._listener.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Not for the whole session: the gloo threads of all their scenarios poll, also when idle."""
     ranks = Ranks(tmp_path_factory.mktemp("ranks"))
     try:
         yield ranks
