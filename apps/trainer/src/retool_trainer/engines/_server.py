@@ -11,13 +11,12 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from retool_trainer import direct_http
 from retool_trainer.errors import RunFailedError
 
 _POLL_S = 0.5
 _LOG_TAIL_LINES = 15
 _END_TIMEOUT_S = 30.0
-# A cluster's http_proxy is for the world outside; it knows nothing of a server on this host.
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class EngineServerError(RunFailedError):
@@ -79,7 +78,7 @@ class VllmServer:
         if self._process.poll() is not None:
             return False
         try:
-            with _direct.open(f"{self.url}/health", timeout=5) as answer:
+            with direct_http.opener.open(f"{self.url}/health", timeout=5) as answer:
                 return answer.status == 200
         except (urllib.error.URLError, OSError):
             return False
@@ -91,7 +90,7 @@ class VllmServer:
             OSError: It refused or could not be reached.
         """
         request = urllib.request.Request(self.url + path, data=b"", method="POST")
-        with _direct.open(request, timeout=timeout_s) as response:
+        with direct_http.opener.open(request, timeout=timeout_s) as response:
             response.read()
 
     def close(self) -> None:

@@ -20,12 +20,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from retool_trainer import direct_http
 from retool_trainer.errors import RunFailedError
 
 from .engine_side import retool_broadcast as wire
-
-# A cluster's http_proxy is for the world outside; the engines are not there.
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class WeightSyncError(RunFailedError):
@@ -89,7 +87,7 @@ class HttpReceiver:
             method="POST",
         )
         try:
-            with _direct.open(request, timeout=self.timeout_s) as response:
+            with direct_http.opener.open(request, timeout=self.timeout_s) as response:
                 response.read()
         except urllib.error.HTTPError as error:
             reply = error.read(2000).decode(errors="replace")
